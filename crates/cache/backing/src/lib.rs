@@ -26,14 +26,15 @@ use std::time::Duration;
 use vfs::{Entry, Errno, FileSystem, Ino, Result};
 
 /// The identity of a file, which stays the same as long as the file exists, whatever its names. It
-/// consists of the file handle (`name_to_handle_at(2)`), or of device and inode number if the file
-/// system has no handles, and of the birth time. Opaque bytes, at most [`Identity::LEN_MAX`].
+/// consists of the file handle (`name_to_handle_at(2)`), of a number for a handle that is too long,
+/// or of device and inode number if the file system has no handles; and of the birth time. Opaque
+/// bytes, at most [`Identity::LEN_MAX`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity(pub Vec<u8>);
 
 impl Identity {
     /// The maximum length of an identity, in bytes.
-    pub const LEN_MAX: usize = 160;
+    pub const LEN_MAX: usize = vfs::IDENTITY_MAX;
 }
 
 /// A file system that can back a cache.
@@ -42,13 +43,12 @@ pub trait Backing: FileSystem {
     fn identity(&self, ino: Ino) -> Result<Identity>;
 
     /// Finds the inode of an identity and adds a reference to it, as [`lookup`](FileSystem::lookup)
-    /// does. `hint` is a path relative to the root that led to the inode the last time. It is tried
-    /// before the whole tree is searched, if inodes cannot be opened by their identity.
+    /// does. May search the whole tree, if inodes cannot be opened by their identity.
     ///
     /// # Errors
     /// `ESTALE` if and only if the inode no longer exists. Any other error that prevents finding it
     /// is returned unchanged.
-    fn find(&self, identity: &Identity, hint: &[u8]) -> Result<Entry>;
+    fn find(&self, identity: &Identity) -> Result<Entry>;
 
     /// Makes an inode's creation, names and attributes durable, but not necessarily its content;
     /// the size and the times that writes change belong to the content. Does nothing if none of
@@ -118,8 +118,8 @@ macro_rules! forward {
         fn identity(&$this, ino: ::vfs::Ino) -> ::vfs::Result<$crate::Identity> {
             $to.identity(ino)
         }
-        fn find(&$this, identity: &$crate::Identity, hint: &[u8]) -> ::vfs::Result<::vfs::Entry> {
-            $to.find(identity, hint)
+        fn find(&$this, identity: &$crate::Identity) -> ::vfs::Result<::vfs::Entry> {
+            $to.find(identity)
         }
         fn sync_metadata(&$this, ino: ::vfs::Ino) -> ::vfs::Result<()> {
             $to.sync_metadata(ino)

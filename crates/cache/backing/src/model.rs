@@ -270,7 +270,7 @@ impl Backing for ModelBacking {
         Ok(Identity([ino.0.to_le_bytes(), attr.btime.0.to_le_bytes()].concat()))
     }
 
-    fn find(&self, identity: &Identity, _hint: &[u8]) -> Result<Entry> {
+    fn find(&self, identity: &Identity) -> Result<Entry> {
         let model = self.call(ModelCall::Find)?;
         let (ino, btime) = identity.0.split_first_chunk().ok_or(Errno::INVAL)?;
         let ino = Ino(u64::from_le_bytes(*ino));

@@ -7,6 +7,7 @@
 //!   it any more.
 
 use crate::Identity;
+use crate::sys::Handle;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub struct BackingNode {
     pub kind: FileKind,
     /// Its identity, the same as long as it exists.
     pub identity: Identity,
+    /// Its handle, if that is too long for the identity.
+    pub long_handle: Option<Arc<Handle>>,
     /// A descriptor that keeps the inode open if a handle cannot, or to save opening it.
     pub anchor: Option<Arc<OwnedFd>>,
     /// Whether the inode has no name any more, or none yet.
@@ -73,6 +76,8 @@ pub struct FoundNode {
     pub kind: FileKind,
     /// Its identity, the same as long as it exists.
     pub identity: Identity,
+    /// Its handle, if that is too long for the identity.
+    pub long_handle: Option<Arc<Handle>>,
 }
 
 /// The table.
@@ -166,12 +171,13 @@ impl Nodes {
     fn insert(&mut self, ino: Ino, found: FoundNode, keeps_open: bool) {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let FoundNode { fd, key, kind, identity } = found;
+        let FoundNode { fd, key, kind, identity, long_handle } = found;
         let node = BackingNode {
             serial,
             key,
             kind,
             identity,
+            long_handle,
             anchor: keeps_open.then_some(fd),
             is_nameless: false,
             is_recorded: false,

@@ -15,7 +15,7 @@ impl Backing for ObjectFs {
         ))
     }
 
-    fn find(&self, identity: &Identity, _hint: &[u8]) -> Result<Entry> {
+    fn find(&self, identity: &Identity) -> Result<Entry> {
         let (tree, rest) = identity.0.split_first_chunk::<16>().ok_or(Errno::INVAL)?;
         let (ino, btime) = rest.split_first_chunk::<8>().ok_or(Errno::INVAL)?;
         if *tree != self.core.id {

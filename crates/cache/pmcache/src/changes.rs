@@ -112,7 +112,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         // changes-H1.
         let _turn = self.turn(ino);
         let residence = self.pool().residence(ino)?;
-        match self.backing().find(&Identity(residence.identity.clone()), b"") {
+        match self.backing().find(&Identity(residence.identity.clone())) {
             Ok(found) => self.renew(ino, residence, &Below(self.backing(), found), is_told),
             Err(Errno::STALE) => self.note_gone(ino, kind),
             Err(e) => Err(e),
@@ -196,7 +196,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         // changes-H1.
         let turn = self.turn(dir);
         let residence = self.pool().residence(dir)?;
-        let below = match self.backing().find(&Identity(residence.identity.clone()), b"") {
+        let below = match self.backing().find(&Identity(residence.identity.clone())) {
             Ok(found) => Below(self.backing(), found),
             Err(Errno::STALE) => return self.note_gone(dir, FileKind::Dir),
             Err(e) => return Err(e),
@@ -405,7 +405,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
 
     fn begin_round(&self) -> Result<()> {
         let mut all = Vec::new();
-        self.pool().each_inode(&mut |ino, residence| {
+        self.each_inode(&mut |ino, residence| {
             if !residence.identity.is_empty() {
                 all.push(ino);
             }

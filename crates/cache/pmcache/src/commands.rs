@@ -131,28 +131,15 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         lock(self.history()).watching = Watching { how, reach, problem };
     }
 
-    /// Returns the status of the cache. Takes time that grows with the files in the pool.
+    /// Returns the status of the cache. Looks only at inodes that have trouble.
     pub fn status(&self) -> Status {
         let space = self.pool().statfs();
         let bytes = |blocks: u64| blocks * u64::from(space.block_size);
-        let (mut dirty_bytes, mut dirty_files) = (0, 0);
-        let mut dirty = Vec::new();
-        self.walks().fetch_add(1, Relaxed);
-        // An error of the pool shows in every call of programs, too.
-        let _ = self.pool().each_inode(&mut |ino, residence| {
-            dirty.extend((!residence.is_clean).then_some(ino));
-        });
-        for ino in dirty {
-            // An open file without a name is not written back.
-            if self.pool().getattr(ino).is_ok_and(|attr| attr.nlink > 0) {
-                dirty_files += 1;
-                dirty_bytes += self.held(ino).map_or(0, |held| held.dirty);
-            }
-        }
+        let dirty = self.pool().dirty_count();
         let conflicts = self.conflicting().unwrap_or_default();
         let history = lock(self.history());
         let watching = history.watching.clone();
-        let oldest = if dirty_files == 0 { Duration::ZERO } else { history.clean_since.elapsed() };
+        let oldest = if dirty.inodes == 0 { Duration::ZERO } else { history.clean_since.elapsed() };
         let troubles = self.troubles(&history.last, conflicts);
         Status {
             mode: self.promise(),
@@ -163,8 +150,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             used_bytes: bytes(space.blocks - space.blocks_free),
             pinned_bytes: self.all_pinned_bytes(),
             pinned_bytes_max: self.evict_options().pin_max,
-            dirty_bytes,
-            dirty_files,
+            dirty_bytes: dirty.bytes,
+            dirty_files: dirty.inodes,
             oldest_dirty_ms: oldest.as_millis() as u64,
             counters: CacheCounters {
                 fetched_bytes: self.loaded_bytes(),
@@ -174,7 +161,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 evicted_blocks: self.evict_counters().evicted_bytes / BLOCK,
                 openers_waited: self.openings().waited.load(Relaxed),
                 openers_late: self.openings().late.load(Relaxed),
-                status_walks: self.walks().load(Relaxed),
+                inode_walks: self.inode_walks(),
             },
             troubled_files: troubles.len() as u64,
             troubles,

@@ -6,10 +6,7 @@
 //! a command that reaches the wrong one fails without effect.
 
 use serde::{Deserialize, Serialize};
-use vfs::{Errno, Result, Right};
-
-/// The prefix of attributes that are commands.
-pub(crate) const COMMANDS: &str = "keepstone.cache.";
+use vfs::{COMMANDS, Errno, Result, Right};
 
 /// A command for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

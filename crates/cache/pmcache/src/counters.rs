@@ -44,8 +44,8 @@ pub struct CacheCounters {
     pub openers_waited: u64,
     /// Openings that were permitted although the file was not written back.
     pub openers_late: u64,
-    /// The number of times that a status looked at all inodes.
-    pub status_walks: u64,
+    /// The number of times that the server looked at all inodes of the pool.
+    pub inode_walks: u64,
 }
 
 /// Adds `n` to a counter.
@@ -105,9 +105,9 @@ pub struct Status {
     pub pinned_bytes: u64,
     /// The maximum number of bytes that pinned files may hold.
     pub pinned_bytes_max: u64,
-    /// Bytes that are not written back yet.
+    /// Bytes of content that are not written back yet, in whole blocks.
     pub dirty_bytes: u64,
-    /// Files with such bytes.
+    /// Files and directories that are not written back yet.
     pub dirty_files: u64,
     /// The time for which the oldest of them has been waiting, in milliseconds.
     pub oldest_dirty_ms: u64,

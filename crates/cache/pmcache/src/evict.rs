@@ -528,7 +528,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             Some(unmet) => unmet,
             None => {
                 let mut all = Vec::new();
-                self.pool().each_inode(&mut |ino, _| all.push(ino))?;
+                self.each_inode(&mut |ino, _| all.push(ino))?;
                 turn.unmet.insert(all)
             }
         };

@@ -29,9 +29,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use vfs::{
-    Attr, Backed, Caller, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX, Ino, LoadedObject,
-    Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr, SetTime, SetXattr,
-    StatFs, WaitingCalls, load_for,
+    Attr, Backed, Caller, Entry, Errno, FileKind, FileSystem, Ino, LoadedObject, Loader, Mappings,
+    Need, Openings, ROOT, Residence, Result, Seek, SetAttr, SetTime, SetXattr, StatFs,
+    WaitingCalls, load_for,
 };
 
 /// Most bytes of one read of the backing store.
@@ -66,7 +66,7 @@ pub struct Loading<P, B> {
     history: Mutex<History>,
     /// Bytes that were loaded.
     loaded: AtomicU64,
-    /// The number of times that a status looked at all inodes.
+    /// The number of looks at all inodes of the pool.
     walks: AtomicU64,
     /// The parts of the pool that can be evicted.
     evict: Evict,
@@ -216,9 +216,15 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         self.loaded.load(Relaxed)
     }
 
-    /// Returns the counter of walks for the status.
-    pub(crate) fn walks(&self) -> &AtomicU64 {
-        &self.walks
+    /// Returns the number of looks at all inodes of the pool.
+    pub(crate) fn inode_walks(&self) -> u64 {
+        self.walks.load(Relaxed)
+    }
+
+    /// Calls `each` with every inode of the pool ([`Backed::each_inode`]).
+    pub(crate) fn each_inode(&self, each: &mut dyn FnMut(Ino, &Residence)) -> Result<()> {
+        self.walks.fetch_add(1, Relaxed);
+        self.pool.each_inode(each)
     }
 
     /// Loads all of a file.
@@ -376,7 +382,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 // Only objects of the backing store have absent parts.
                 return Err(Errno::UCLEAN);
             }
-            let found = self.backing.find(&Identity(identity), b"");
+            let found = self.backing.find(&Identity(identity));
             // The object is gone, but its name is loaded: the backing store changed behind the
             // cache.
             let found = found.map_err(|e| if e == Errno::STALE { Errno::IO } else { e })?;
@@ -419,9 +425,6 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         identity: &[u8],
     ) -> Result<Option<Ino>> {
         let Below(backing, attr) = object;
-        if identity.len() > IDENTITY_MAX {
-            return Err(Errno::OVERFLOW);
-        }
         let parts = ObjectParts::of(*backing, attr)?;
         let mut known = lock(&self.known);
         if let Some(ino) = self.known_inode(&known, identity) {
@@ -449,7 +452,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         each: &mut dyn FnMut(Ino, &Residence),
     ) -> Result<()> {
         known.begin();
-        self.pool.each_inode(&mut |ino, residence| {
+        self.each_inode(&mut |ino, residence| {
             each(ino, residence);
             if !residence.identity.is_empty() {
                 known.add(self.backing.key(&residence.identity), ino);

@@ -64,7 +64,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// An error if a directory cannot be guarded.
     pub fn guard_loaded(&self) -> Result<()> {
         let mut all = Vec::new();
-        self.pool().each_inode(&mut |ino, residence| {
+        self.each_inode(&mut |ino, residence| {
             if !residence.identity.is_empty() {
                 all.push((ino, residence.identity.clone()));
             }
@@ -73,7 +73,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             if !self.pool().getattr(ino).is_ok_and(|attr| attr.kind == FileKind::Dir) {
                 continue;
             }
-            match self.backing().find(&Identity(identity), b"") {
+            match self.backing().find(&Identity(identity)) {
                 Ok(found) => {
                     let below = crate::loading::Below(self.backing(), found);
                     self.backing().guard_names(below.1.ino)?;

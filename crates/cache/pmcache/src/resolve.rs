@@ -109,7 +109,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if identity.is_empty() {
             return Ok(None);
         }
-        match self.backing().find(&Identity(identity.to_vec()), b"") {
+        match self.backing().find(&Identity(identity.to_vec())) {
             Ok(found) => Ok(Some(Below(self.backing(), found))),
             Err(Errno::STALE) => Ok(None),
             Err(e) => Err(e),

@@ -321,7 +321,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         parent: Option<Ino>,
     ) -> Result<()> {
         if !identity.0.is_empty() {
-            match self.backing.find(&identity, b"") {
+            match self.backing.find(&identity) {
                 Ok(entry) => {
                     let object = Below(self.backing, entry);
                     if entry.kind == kind {
@@ -395,7 +395,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         if identity.is_empty() {
             return Err(Errno::STALE);
         }
-        let object = Below(self.backing, self.backing.find(&Identity(identity), b"")?);
+        let object = Below(self.backing, self.backing.find(&Identity(identity))?);
         let found = object.1.ino;
         self.objects.insert(ino, object);
         Ok(found)
@@ -430,7 +430,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         self.below.insert(object, listed);
         while let Some(extra) = pending.pop() {
             if extra.kind == FileKind::Dir && !self.known.contains_key(&extra.identity.0) {
-                let inside = Below(self.backing, self.backing.find(&extra.identity, b"")?);
+                let inside = Below(self.backing, self.backing.find(&extra.identity)?);
                 for (name, (identity, kind)) in list(self.backing, inside.1.ino)? {
                     pending.push(Extra { place: (inside.1.ino, name), identity, kind });
                 }
@@ -543,7 +543,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             };
             self.with_private_name(rename)?.0
         } else if self.known.contains_key(&identity.0) {
-            let object = Below(backing, backing.find(&identity, b"")?);
+            let object = Below(backing, backing.find(&identity)?);
             self.with_private_name(|private| self.link(object.1.ino, dir, private))?.0
         } else {
             return Ok(());
@@ -612,7 +612,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     }
 
     fn links(&self, identity: &Identity) -> Result<u32> {
-        match self.backing.find(identity, b"") {
+        match self.backing.find(identity) {
             Ok(entry) => Ok(Below(self.backing, entry).1.nlink),
             Err(Errno::STALE) => Ok(0),
             Err(e) => Err(e),

@@ -12,6 +12,12 @@ use vfs::{Errno, Ino, Result};
 impl<M: Medium> Store<M> {
     /// Commits words, attributes and size of an inode at once.
     pub fn apply(&self, ino: Ino, v: &VInode, change: &Change, size: Option<u64>) -> Result<()> {
+        let Some(new) = size else { return self.apply_all(ino, v, change, size) };
+        let start = new.min(self.load(v, Word::Size));
+        self.counted(v, start..u64::MAX, || self.apply_all(ino, v, change, size))
+    }
+
+    fn apply_all(&self, ino: Ino, v: &VInode, change: &Change, size: Option<u64>) -> Result<()> {
         let mut words = change.words.clone();
         if let Some(size) = size {
             words.push((Word::Size, size));

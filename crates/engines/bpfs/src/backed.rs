@@ -20,7 +20,7 @@
 //! | evict | – | the pointers, or that of the subtree which is absent then | 1 |
 //! | reload | the attributes | a record of the words of the inode | 4 |
 
-use crate::blocks::KEEP;
+use crate::blocks::{KEEP, Txn};
 use crate::crawler::Node;
 use crate::extent::FileExtent as _;
 use crate::fs::Files;
@@ -138,6 +138,44 @@ impl<M: Medium> Store<M> {
     /// Returns the first range at or after `from` whose blocks are in the pool without a mark.
     pub fn dirty_blocks(&self, v: &VInode, from: u64) -> Result<Option<Range<u64>>> {
         self.find_blocks(v, from, Pointer::is_dirty)
+    }
+
+    /// Makes a change of content, within `range` of a file whose lock is held, and counts the blocks
+    /// that it makes dirty, and those that it marks clean or removes (dirty-N2 in `namespace`).
+    #[inline]
+    pub fn counted<T>(&self, v: &VInode, range: Range<u64>, change: impl FnOnce() -> T) -> T {
+        if !self.is_backed() || v.kind() != FileKind::File {
+            return change();
+        }
+        // A tree of one block that becomes taller loses the mark of that block.
+        let is_block = split_root(self.load(v, Word::Root)).1 == 0;
+        let range = if is_block { 0..range.end } else { range };
+        let count = || self.count_dirty(v, &range) as i64;
+        let before = count();
+        let done = change();
+        self.v.count_blocks(v, count() - before);
+        done
+    }
+
+    /// Returns the number of blocks of data that are not marked clean in the blocks of a range. The
+    /// part of a damaged tree behind the damage does not count.
+    fn count_dirty(&self, v: &VInode, range: &Range<u64>) -> u64 {
+        let end = range.end.min(self.load(v, Word::Size));
+        let (mut at, mut count) = (range.start - range.start % BLOCK, 0);
+        while at < end
+            && let Ok(reached) = self.place_of(v, at)
+        {
+            at = match reached {
+                Reached::Absent(_, _, range) => range.end,
+                Reached::Hole(end) => end,
+                Reached::Leaves(leaves) => {
+                    let is_dirty = |at: &u64| self.load_leaf(leaves.slot_of(*at)).is_dirty();
+                    count += leaves.blocks(&(at..end)).filter(is_dirty).count() as u64;
+                    leaves.range.end
+                }
+            };
+        }
+        count
     }
 
     /// Whether a file has content that is absent or marked clean.
@@ -454,15 +492,25 @@ impl<M: Medium> Files<M> {
         }
         let Some(next) = self.v.version_after(ino, version)? else { return Ok(None) };
         let range = self.whole_blocks(v, &range);
+        let mark = |word| Pointer::read(word).is_dirty().then_some(word | Pointer::CLEAN);
+        self.counted(v, range.clone(), || self.mark_blocks(v, &range, mark))?;
+        Ok(Some(next))
+    }
+
+    /// Stores the pointers to blocks of data that `new` returns for those in a range, durably.
+    fn mark_blocks(
+        &self,
+        v: &VInode,
+        range: &Range<u64>,
+        new: impl Fn(u64) -> Option<u64>,
+    ) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
             match self.place_of(v, at)? {
                 Reached::Hole(end) => at = end,
                 Reached::Absent(_, _, range) => at = range.end,
                 Reached::Leaves(leaves) => {
-                    let mark =
-                        |word| Pointer::read(word).is_dirty().then_some(word | Pointer::CLEAN);
-                    if let Some(slots) = self.change_leaves(&leaves, &(at..range.end), mark) {
+                    if let Some(slots) = self.change_leaves(&leaves, &(at..range.end), &new) {
                         self.medium.flush(slots.start, slots.end - slots.start);
                     }
                     at = leaves.range.end;
@@ -470,7 +518,7 @@ impl<M: Medium> Files<M> {
             }
         }
         let _ = self.medium.fence();
-        Ok(Some(next))
+        Ok(())
     }
 
     /// Implements [`vfs::Backed::load_hole`].
@@ -564,23 +612,8 @@ impl<M: Medium> Files<M> {
         let v = self.live(ino)?;
         self.unmark(v);
         let size = if v.kind() == FileKind::File { self.load(v, Word::Size) } else { 0 };
-        let mut at = 0;
-        while at < size {
-            match self.place_of(v, at)? {
-                Reached::Hole(end) => at = end,
-                Reached::Absent(_, _, range) => at = range.end,
-                Reached::Leaves(leaves) => {
-                    let unmark =
-                        |word| Pointer::read(word).is_clean().then_some(word & !Pointer::CLEAN);
-                    if let Some(slots) = self.change_leaves(&leaves, &(at..size), unmark) {
-                        self.medium.flush(slots.start, slots.end - slots.start);
-                    }
-                    at = leaves.range.end;
-                }
-            }
-        }
-        let _ = self.medium.fence();
-        Ok(())
+        let unmark = |word| Pointer::read(word).is_clean().then_some(word & !Pointer::CLEAN);
+        self.counted(v, 0..size, || self.mark_blocks(v, &(0..size), unmark))
     }
 
     /// Implements [`vfs::Backed::reload`], and with `is_forced` [`vfs::Backed::replace`].
@@ -608,7 +641,8 @@ impl<M: Medium> Files<M> {
         let list = loaded_attributes(object);
         let old = self.attributes(v)?;
         let need = if list == old { 0 } else { blocks_of(&list) };
-        self.v.transact(need, self.keep_for(v, &list)?, |txn| {
+        let keep = self.keep_for(v, &list)?;
+        let commit = |txn: &mut Txn<'_>| {
             let mut words = self.reloaded_words(v, object);
             if list != old {
                 words.push((Word::Xattr, self.replace_attributes(txn, v, &list)?));
@@ -623,7 +657,8 @@ impl<M: Medium> Files<M> {
             content.iter().for_each(|block| txn.free(*block));
             v.add_blocks(txn.delta());
             Ok::<(), Errno>(())
-        })?;
+        };
+        self.counted(v, 0..u64::MAX, || self.v.transact(need, keep, commit))?;
         self.note_reloaded(v, &list);
         Ok(true)
     }

@@ -322,15 +322,15 @@ impl<M: Medium> Files<M> {
             }
             self.revoke_capability(v)?;
             v.cut_extent(&range);
-            match written {
-                Some(written) => self.replace_leaf(txn, v, root, offset, written)?,
+            self.counted(v, range.clone(), || match written {
+                Some(written) => self.replace_leaf(txn, v, root, offset, written),
                 None => {
                     self.touch_modified(v);
                     let store: &Store<M> = self;
                     let mut edit = WriteEdit { store, ino, range, data, size, written: whole };
-                    self.edit_tree(txn, v, root, &mut edit)?;
+                    self.edit_tree(txn, v, root, &mut edit)
                 }
-            }
+            })?;
             self.gain(v, txn.delta());
             Ok(())
         });
@@ -379,6 +379,12 @@ impl<M: Medium> Files<M> {
         self.check_growth(v, &(offset..end))?;
         self.revoke_capability(v)?;
         let size = self.load(v, Word::Size);
+        self.counted(v, offset.min(size)..end, || self.write_range(ino, v, size, offset, data))
+    }
+
+    /// Writes up to a byte that a file may have, and does not count.
+    fn write_range(&self, ino: Ino, v: &VInode, size: u64, offset: u64, data: &[u8]) -> Result<()> {
+        let end = offset + data.len() as u64;
         let root = self.root(v)?;
         if offset >= size {
             return self.append_content(v, root, size, offset..end, AppendContent::Bytes(data));
@@ -583,8 +589,9 @@ impl<M: Medium> Files<M> {
             if dst_off >= size && dst_off.is_multiple_of(BLOCK) && src_off.is_multiple_of(BLOCK) {
                 self.revoke_capability(d)?;
                 let blocks = self.blocks_of(s, src_off..src_off + have)?;
-                let content = AppendContent::Blocks(&blocks);
-                self.append_content(d, self.root(d)?, size, dst_off..dst_off + have, content)?;
+                let (content, range) = (AppendContent::Blocks(&blocks), dst_off..dst_off + have);
+                let append = || self.append_content(d, self.root(d)?, size, range, content);
+                self.counted(d, size..dst_off + have, append)?;
                 return Ok(have);
             }
             let mut data = vec![0; have as usize];

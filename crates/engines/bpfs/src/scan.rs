@@ -32,6 +32,15 @@ struct ScanWalk<'a> {
     /// Whether a pointer is absent.
     has_absent: bool,
     blocks: u64,
+    /// Blocks of data that are not marked clean.
+    dirty: u64,
+}
+
+impl<'a> ScanWalk<'a> {
+    /// Returns the walk of a tree whose bad pointers may become holes.
+    fn of(scan: &'a Scan, object: &'a dyn Fn() -> String, size: u64, is_backed: bool) -> Self {
+        Self { scan, object, size, holes: true, is_backed, has_absent: false, blocks: 0, dirty: 0 }
+    }
 }
 
 /// A pointer that the walk has met, and the subtree that it should lead to.
@@ -63,15 +72,7 @@ impl<M: Medium> Store<M> {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
         }
-        let mut walk = ScanWalk {
-            scan,
-            object: &object,
-            size,
-            holes: false,
-            is_backed: false,
-            has_absent: false,
-            blocks: 0,
-        };
+        let mut walk = ScanWalk { holes: false, ..ScanWalk::of(scan, &object, size, false) };
         let mut next = 0;
         let sound = self.walk_root(&mut walk, INODE_ROOT, &mut |block, base| {
             self.medium.flush(block.at(0), BLOCK);
@@ -97,8 +98,7 @@ impl<M: Medium> Store<M> {
         each: &mut dyn FnMut(PmOff, u64),
     ) -> u64 {
         let is_backed = self.trees.is_backed() && v.kind() == FileKind::File;
-        let mut walk =
-            ScanWalk { scan, object, size, holes: true, is_backed, has_absent: false, blocks: 0 };
+        let mut walk = ScanWalk::of(scan, object, size, is_backed);
         let (mut extent, mut longest) = (Extent::default(), Extent::default());
         self.walk_root(&mut walk, self.word_at(v, Word::Root), &mut |block, base| {
             if !extent.extend(base / BLOCK, block) {
@@ -115,15 +115,16 @@ impl<M: Medium> Store<M> {
         if walk.has_absent {
             v.state.fetch_or(MAY_BE_ABSENT, Relaxed);
         }
+        if is_backed {
+            v.set_dirty_blocks(walk.dirty as i64);
+        }
         walk.blocks
     }
 
     /// Claims the blocks of the tree with an inode's extended attributes (scan-S1), and reports
     /// damage. `object` names the inode in reports. Returns the number of blocks.
     pub fn scan_attribute_tree(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
-        let (size, is_backed) = (u64::MAX, false);
-        let mut walk =
-            ScanWalk { scan, object, size, holes: true, is_backed, has_absent: false, blocks: 0 };
+        let mut walk = ScanWalk::of(scan, object, u64::MAX, false);
         let at = self.word_at(v, Word::Xattr);
         if self.walk_root(&mut walk, at, &mut |_, _| {}) && self.attributes(v).is_err() {
             let fix = Some(((at, 0), "drop the attributes"));
@@ -184,6 +185,7 @@ impl<M: Medium> Store<M> {
         }
         walk.blocks += 1;
         if met.height == 0 {
+            walk.dirty += u64::from(met.pointer.is_dirty());
             leaf(block, met.base);
             return true;
         }

@@ -127,7 +127,11 @@ impl<M: Medium> Files<M> {
             let end = range.end;
             let new_size = |keep: bool| if keep { size } else { size.max(end) };
             self.revoke_capability(v)?;
-            match mode {
+            let changed = match mode {
+                Fallocate::Collapse | Fallocate::Insert => 0..u64::MAX,
+                _ => offset.min(size)..end,
+            };
+            self.counted(v, changed, || match mode {
                 Fallocate::Allocate { keep_size } => {
                     self.allocate(v, size, range, new_size(keep_size))
                 }
@@ -137,7 +141,7 @@ impl<M: Medium> Files<M> {
                 }
                 Fallocate::Collapse => self.shift(ino, v, size, range, true),
                 Fallocate::Insert => self.shift(ino, v, size, range, false),
-            }
+            })
         })
     }
 

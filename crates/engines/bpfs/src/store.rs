@@ -291,7 +291,7 @@ impl<M: Medium> Storage for Store<M> {
             }
             record.xattr = self.store_attributes(txn, attributes)?.into();
             let prepared = prepare()?;
-            v.blocks.store(txn.delta(), Relaxed);
+            v.add_blocks(txn.delta());
             self.write_inode(v, &record);
             Ok((record, prepared))
         })

@@ -552,7 +552,7 @@ impl<M: Medium> Storage for Store<M> {
             record.root = self.store_whole(txn, target).pack().into();
             record.xattr = self.store_whole(txn, &list).pack().into();
             let prepared = prepare()?;
-            v.blocks.store(txn.delta(), Relaxed);
+            v.add_blocks(txn.delta());
             if v.kind() == FileKind::File
                 && let Some(run) = self.v.take_null(v)
             {

@@ -9,8 +9,9 @@ use vfs::acl::{ACL_ACCESS, ACL_DEFAULT};
 use vfs::rules::S_ISGID;
 use vfs::{FileKind, Limits, SetAttr, SetXattr, XATTR_NAME_MAX};
 
-/// Prefix of attributes that the mount computes. Calls on them are the kernel's.
-const COMPUTED: &[u8] = b"user.keepstone.";
+/// Prefixes of attributes that the server of a mount computes or takes as commands. Calls on them
+/// are the kernel's.
+const OF_SERVER: [&[u8]; 2] = [b"user.keepstone.", vfs::COMMANDS.as_bytes()];
 
 /// Copies a value out, and returns its length. With an empty buffer, only returns the length.
 fn answer(value: &[u8], buf: &mut [u8]) -> CallResult<usize> {
@@ -164,7 +165,7 @@ impl Names {
         answer(&list, buf)
     }
 
-    /// Checks permission to set or remove an attribute. `Kernel` for one that the mount computes.
+    /// Checks permission to set or remove an attribute. `Kernel` for one of the server.
     fn may_change(&self, held: &HeldInode<'_>, name: &[u8]) -> CallResult<()> {
         let creds = &self.task().identity().effective;
         if is_acl(name) {
@@ -184,7 +185,7 @@ impl Names {
 
     /// Checks permission to use an attribute (`xattr_permission`).
     fn may_use(&self, held: &HeldInode<'_>, name: &[u8], want: AccessMask) -> CallResult<()> {
-        if name.starts_with(COMPUTED) {
+        if OF_SERVER.iter().any(|prefix| name.starts_with(prefix)) {
             return Err(CallStop::Kernel);
         }
         let creds = &self.task().identity().effective;

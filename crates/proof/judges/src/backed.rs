@@ -26,6 +26,7 @@ use pool::DurabilityMode::{Journal, Ordered};
 use pool::{DurabilityMode, FormatOptions};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use vfs::conformance::count_dirty;
 use vfs::{
     ABSENT, Attr, Backed, Caller, Errno, Fallocate, FileKind, FileSystem as _, Ino, LoadedObject,
     NewKind, NewNode, ROOT, RenameFlags, Result, SetAttr, SetTime, Timestamp,
@@ -474,6 +475,8 @@ fn see(fs: &dyn Backed) -> Result<BTreeMap<String, Seen>> {
         }
         all.insert(path, seen);
     }
+    // dirty-N1, dirty-N2.
+    assert_eq!(fs.dirty_count(), count_dirty(fs)?);
     Ok(all)
 }
 

@@ -86,6 +86,7 @@ impl<S: Storage> Core<S> {
         self.medium().flush(at, 8);
         v.state.fetch_and(!off, Relaxed);
         v.state.fetch_or(on, Relaxed);
+        self.count_inode(v);
     }
 
     /// Returns the flags of an inode that its record contains.
@@ -224,6 +225,7 @@ impl<S: Storage> Core<S> {
         self.store_state(v, 0, 0, self.absent_links(v).saturating_sub(1));
         self.update_index_after_add(d, &slot)?;
         v.add_links(1);
+        self.count_inode(v);
         // The reference of `make_slot`.
         self.tables().drop_refs(self.tables().arena.process()?, ino, v, 1);
         Ok(())
@@ -432,11 +434,13 @@ impl<S: Storage> Core<S> {
     /// Marks an inode clean by `commit`, which stores the words of its object (backed-B1).
     pub fn mark_by(&self, v: &VInode, commit: impl FnOnce() -> Result<()>) -> Result<()> {
         let was = v.state.fetch_or(CLEAN, Relaxed);
-        commit().inspect_err(|_| {
+        let done = commit().inspect_err(|_| {
             if was & CLEAN == 0 {
                 v.state.fetch_and(!CLEAN, Relaxed);
             }
-        })
+        });
+        self.count_inode(v);
+        done
     }
 
     /// Updates the derived state of an inode that was reloaded, with its extended attributes.

@@ -1,10 +1,13 @@
 //! A mounted pool as a file system with a backing store.
 
 use crate::derived::SharedPool as _;
+use crate::layout::BLOCK;
 use crate::mounted::{Files, Pool};
 use crate::store::Storage as _;
 use std::ops::Range;
-use vfs::{Backed, Errno, FileKind, Ino, LoadedObject, Residence, Result, WaitingCalls};
+use vfs::{
+    Backed, DirtyCount, Errno, FileKind, Ino, LoadedObject, Residence, Result, WaitingCalls,
+};
 
 impl<F: Files> Backed for Pool<F> {
     fn residence(&self, ino: Ino) -> Result<Residence> {
@@ -100,6 +103,10 @@ impl<F: Files> Backed for Pool<F> {
     }
     fn evict_names(&self, dir: Ino) -> Result<bool> {
         self.files.op(|core| core.evict_names(dir))
+    }
+    fn dirty_count(&self) -> DirtyCount {
+        let (inodes, blocks) = self.files.tables().dirty().get();
+        DirtyCount { inodes, bytes: blocks * BLOCK }
     }
     fn gained(&self) -> u64 {
         self.files.state().growth().gained()

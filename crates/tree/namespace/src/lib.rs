@@ -16,7 +16,8 @@
 //! - `dir`, `index`, `scan`: one directory or entry, and the search for all of them when a pool is
 //!   opened;
 //! - `fs`, `xattr`, `attr`, `names`, `rename`, `read`, `share`: [`Core`], the operations;
-//! - `apart`, `thin`: blocks that lie together; space of the file below;
+//! - `apart`, `thin`, `dirty`: blocks that lie together; space of the file below; counts of what a
+//!   backing store lacks;
 //! - `mounted`, `check`, `resize`, `overlay`: [`Pool`], which adds the operations on contents
 //!   ([`Files`]) and serves front ends.
 //!
@@ -30,6 +31,7 @@ mod backed_pool;
 mod check;
 pub mod derived;
 mod dir;
+mod dirty;
 mod free;
 mod fs;
 mod index;
@@ -53,6 +55,7 @@ pub use apart::ApartRuns;
 pub use backed::loaded_attributes;
 pub use check::check;
 pub use dir::{Chain, RawEntry};
+pub use dirty::DirtyCounts;
 pub use free::{FreeRun, FreeUnits};
 pub use fs::Core;
 pub use index::Found;

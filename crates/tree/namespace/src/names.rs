@@ -177,6 +177,7 @@ impl<S: Storage> Core<S> {
             } else {
                 v.links.store(1, Relaxed);
             }
+            self.count_inode(v);
             let mut attr = v.attr(ino, &record);
             if self.is_backed() {
                 v.count_absent(&mut attr, 0);
@@ -308,6 +309,7 @@ impl<S: Storage> Core<S> {
             self.update_index_after_add(d, &slot)?;
             v.links.store(links + 1, Relaxed);
             v.state.fetch_and(!UNNAMED, Relaxed);
+            self.count_inode(v);
             Ok(self.attr(ino, v))
         })
     }
@@ -427,6 +429,7 @@ impl<S: Storage> Core<S> {
         } else {
             v.add_links(-1) == 0
         };
+        self.count_inode(v);
         // See `hold_optimistic`.
         fence(SeqCst);
         if !last {

@@ -354,6 +354,7 @@ impl<S: Storage> Core<S> {
         if let Some((_, v)) = r.left {
             v.links.store(1, Relaxed);
             v.state.fetch_and(!UNNAMED, Relaxed);
+            self.count_inode(v);
         }
         for (node, from, to) in
             [(Some(s), fd, (to_dir, td)), (t.filter(|_| r.exchange), td, (from_dir, fd))]

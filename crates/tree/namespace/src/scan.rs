@@ -173,6 +173,7 @@ impl<S: Storage> Core<S> {
         // The fence of this thread (scan-S6).
         let _ = self.medium().fence();
         self.tables().count_free_blocks();
+        self.count_all_inodes();
         scan
     }
 
@@ -254,7 +255,7 @@ impl<S: Storage> Core<S> {
         if self.load(v, Word::Xattr) != 0 {
             blocks += self.scan_attributes(scan, &object, v);
         }
-        v.blocks.fetch_add(blocks as i64, Relaxed);
+        v.add_blocks(blocks as i64);
     }
 
     /// Scans the entries of a directory that the caller has taken from the queue.
@@ -267,7 +268,7 @@ impl<S: Storage> Core<S> {
             self.medium().flush(block, BLOCK);
             leaves.push(block);
         });
-        v.blocks.fetch_add(blocks as i64, Relaxed);
+        v.add_blocks(blocks as i64);
         for block in leaves {
             if self.scan_dir_block(scan, queue, dir, v, block).is_err() {
                 scan.problem(object, "too many directories".into(), None);

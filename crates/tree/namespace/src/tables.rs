@@ -8,7 +8,7 @@ use arena::{Arena, Bitmap, FreeCount, Handle, Layout, Link, RwLock, Shared, Slab
 use pmem::PmOff;
 use smallvec::SmallVec;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Errno, FileKind, Ino, Result};
 
 /// Directory-entry size classes: entries of 2 to 17 units; the last class is "17 or more".
@@ -22,8 +22,10 @@ pub struct VInode {
     common: InodeState,
     /// The place of the record; see [`at`](Self::at).
     place: AtomicU64,
-    /// Blocks of data, pointers and attributes.
-    pub blocks: AtomicI64,
+    /// Blocks of data, pointers and attributes. A pool has fewer than 2^32.
+    blocks: AtomicU32,
+    /// Blocks of data of a file that the backing store lacks (dirty-N2).
+    dirty: AtomicU32,
     /// Parent of a directory. (For a file, this field and the next two belong to the engine.)
     pub parent: AtomicU32,
     /// Entries of a directory.
@@ -52,6 +54,8 @@ pub const PINNED: u32 = 1 << 20;
 /// State bit of a file: some of its content may be absent. It is taken away when a load finds that
 /// nothing is absent any more.
 pub const MAY_BE_ABSENT: u32 = 1 << 21;
+/// State bit of an inode: it counts as dirty (dirty-N1 in [`crate::dirty`]).
+pub const COUNTED: u32 = 1 << 22;
 
 impl Deref for VInode {
     type Target = InodeState;
@@ -66,6 +70,7 @@ impl VInode {
     /// Starts a life, as [`InodeState::begin`].
     pub fn begin(&self, kind: FileKind, flags: u32) {
         self.blocks.store(0, Relaxed);
+        self.dirty.store(0, Relaxed);
         self.parent.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.dir.store(0, Relaxed);
@@ -99,14 +104,26 @@ impl VInode {
     /// Returns its blocks, pointers included.
     #[inline]
     pub fn block_count(&self) -> u64 {
-        self.blocks.load(Relaxed).max(0) as u64
+        self.blocks.load(Relaxed).into()
     }
 
     /// Adds to the blocks. The caller holds the inode exclusively, so a load and a store suffice:
     /// an atomic addition would wait for the preceding writes to PM. The same holds for the next.
     #[inline]
     pub fn add_blocks(&self, n: i64) {
-        self.blocks.store(self.blocks.load(Relaxed) + n, Relaxed);
+        let blocks = i64::from(self.blocks.load(Relaxed)) + n;
+        self.blocks.store(blocks.clamp(0, u32::MAX.into()) as u32, Relaxed);
+    }
+
+    /// Returns the blocks of data that the backing store lacks.
+    pub fn dirty_blocks(&self) -> u32 {
+        self.dirty.load(Relaxed)
+    }
+
+    /// Sets the blocks of data that the backing store lacks.
+    pub fn set_dirty_blocks(&self, n: i64) {
+        debug_assert!(n >= 0, "dirty-N2: {n} blocks");
+        self.dirty.store(n.clamp(0, u32::MAX.into()) as u32, Relaxed);
     }
 
     /// Adds to a directory's entries.

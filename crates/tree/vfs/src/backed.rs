@@ -67,6 +67,15 @@ pub enum WaitingCalls {
     Writes,
 }
 
+/// A count of changes that the backing store lacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirtyCount {
+    /// Inodes with names that are not marked clean.
+    pub inodes: u64,
+    /// Bytes of content of these inodes that are in the pool and not marked clean, in whole blocks.
+    pub bytes: u64,
+}
+
 /// A file system whose pool has a backing store. One process loads, cleans and evicts: the server.
 ///
 /// These calls fail with `EOPNOTSUPP` if the pool has no backing store. A call that changes
@@ -219,6 +228,10 @@ pub trait Backed: FileSystem {
     /// The cookies of its entries change. So a process that lists a directory over several calls
     /// has to hold a reference meanwhile.
     fn evict_names(&self, dir: Ino) -> Result<bool>;
+
+    /// Returns what the backing store lacks, without a look at inodes. Changes that other threads
+    /// are making may count in part.
+    fn dirty_count(&self) -> DirtyCount;
 
     /// Returns the number of bytes that files gained, in whole blocks, and that were not settled.
     fn gained(&self) -> u64;

@@ -48,9 +48,9 @@ pub mod script;
 pub mod tree;
 mod types;
 
-pub use backed::{ABSENT, Backed, IDENTITY_MAX, LoadedObject, Residence, WaitingCalls};
+pub use backed::{ABSENT, Backed, DirtyCount, IDENTITY_MAX, LoadedObject, Residence, WaitingCalls};
 pub use limits::{Limits, XATTR_NAME_MAX};
-pub use loader::{Loader, Need, load_for};
+pub use loader::{COMMANDS, Loader, Need, load_for};
 pub use mappings::Mappings;
 pub use openings::Openings;
 pub use rustix::io::Errno;

@@ -102,6 +102,10 @@ impl<'a> Need<'a> {
     }
 }
 
+/// The prefix of extended attributes that are commands for the server of a pool with a backing
+/// store. No file system has attributes of such names.
+pub const COMMANDS: &str = "keepstone.cache.";
+
 /// Longest name in a need.
 const NAME_MAX: usize = 255;
 /// Bytes of a need that is sent.

@@ -23,7 +23,6 @@
 //!   group. So the field of this group comes first, and its descriptor is higher. The kernel closes
 //!   the descriptors of a killed process from the last to the first.
 
-use super::inode::{key_of_file, key_of_told};
 use super::{DirFs, lock};
 use crate::fanotify::{Event, Group};
 use crate::nodes::FoundNode;
@@ -129,14 +128,14 @@ impl DirFs {
     }
 
     /// Waits for events up to `limit`, then calls `tell` once for each different change of inodes
-    /// that `number` knows by the [keys](key_of_told) of their identities.
+    /// that `number` knows by the [keys](crate::Backing::key) of their identities.
     pub(super) fn take_changes(
         &self,
         limit: Duration,
         number: &dyn Fn(&[u8]) -> Option<Ino>,
         tell: &mut dyn FnMut(Change),
     ) -> Result<()> {
-        let number = |handle: &[u8]| number(&key_of_told(handle)?);
+        let number = |handle: &[u8]| number(&self.identities.key_of_told(handle)?);
         let watching = self.watching.get().ok_or(Errno::OPNOTSUPP)?;
         if watching.was_idle.load(Relaxed) {
             std::thread::sleep(PAUSE.min(limit));
@@ -187,7 +186,7 @@ impl DirFs {
             .read(&mut buffer, |event| {
                 let Some(fd) = event.fd else { return };
                 let is_other = event.pid != watching.pid;
-                match is_other.then(|| key_of_file(fd.as_fd())) {
+                match is_other.then(|| self.identities.key_of_file(fd.as_fd())) {
                     Some(Ok(key)) => {
                         let (group, pid) =
                             (openings.clone(), u32::try_from(event.pid).unwrap_or(0));

@@ -14,18 +14,17 @@ use std::sync::Arc;
 use vfs::{Entry, Errno, FileKind, Ino, ROOT, Result};
 
 impl DirFs {
-    /// Implements [`Backing::find`](crate::Backing::find). `hint` is a path at which the inode was
-    /// earlier.
-    pub(super) fn find_identity(&self, identity: &Identity, hint: &[u8]) -> Result<Entry> {
+    /// Implements [`Backing::find`](crate::Backing::find).
+    pub(super) fn find_identity(&self, identity: &Identity) -> Result<Entry> {
         if identity.0.len() > Identity::LEN_MAX {
             return Err(Errno::INVAL);
         }
         let entry = match self.identities.handle(identity).filter(|_| self.opens_handles) {
             Some(handle) => {
                 let fd = Arc::new(handle.open(self.locked.as_fd())?);
-                return self.find_by_handle(identity, fd, hint);
+                return self.find_by_handle(identity, fd);
             }
-            None => self.enter_by_name(identity, None, [hint])?,
+            None => self.enter_by_name(identity, None, None)?,
         };
         self.nodes().set_recorded(entry.ino);
         Ok(entry)
@@ -33,7 +32,7 @@ impl DirFs {
 
     /// Enters the inode that a handle opened as `fd`. `ESTALE` if it has another identity, no name,
     /// or lies outside the directory.
-    fn find_by_handle(&self, identity: &Identity, fd: Arc<OwnedFd>, hint: &[u8]) -> Result<Entry> {
+    fn find_by_handle(&self, identity: &Identity, fd: Arc<OwnedFd>) -> Result<Entry> {
         let found = self.found(fd)?;
         if found.identity != *identity {
             return Err(Errno::STALE);
@@ -53,8 +52,7 @@ impl DirFs {
             return Err(Errno::STALE);
         } else {
             let path = self.path_of(&found.fd);
-            let hints = [Some(hint), path.as_deref()].into_iter().flatten();
-            self.enter_by_name(identity, Some(stat.stx_ino), hints)?
+            self.enter_by_name(identity, Some(stat.stx_ino), path.as_deref())?
         };
         self.nodes().set_recorded(entry.ino);
         Ok(entry)
@@ -103,27 +101,27 @@ impl DirFs {
     }
 
     /// As [`enter_named`](Self::enter_named), while no call of this object can change names.
-    fn enter_by_name<'h>(
+    fn enter_by_name(
         &self,
         identity: &Identity,
         number: Option<u64>,
-        hints: impl IntoIterator<Item = &'h [u8]>,
+        hint: Option<&[u8]>,
     ) -> Result<Entry> {
         let _names = self.names.shared_all();
-        self.enter_named(identity, number, hints)
+        self.enter_named(identity, number, hint)
     }
 
     /// Enters an inode by a name within the directory, with the directories above it. Tries the
-    /// given paths, and then searches the whole tree. `number` is its inode number, if that is
+    /// given path, and then searches the whole tree. `number` is its inode number, if that is
     /// known.
-    fn enter_named<'h>(
+    fn enter_named(
         &self,
         identity: &Identity,
         number: Option<u64>,
-        hints: impl IntoIterator<Item = &'h [u8]>,
+        hint: Option<&[u8]>,
     ) -> Result<Entry> {
         // The root has an empty path.
-        for hint in hints.into_iter().chain([&b""[..]]) {
+        for hint in hint.into_iter().chain([&b""[..]]) {
             if let Some(entry) = self.enter_path(hint, identity)? {
                 return Ok(entry);
             }

@@ -1,5 +1,6 @@
 //! Attributes and identities of inodes, from the kernel's answers.
 
+use super::long_handles::{LongHandles, number_of};
 use crate::Identity;
 use crate::nodes::{FoundNode, Key};
 use crate::sys::Handle;
@@ -12,9 +13,14 @@ use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
 /// The first byte of an identity with a handle. The kind of the handle (4 bytes), its bytes, and
 /// the birth time (8) follow.
 const BY_HANDLE: u8 = 1;
+/// The longest handle in an identity, in bytes.
+pub const HANDLE_MAX: usize = Identity::LEN_MAX - 13;
 /// The first byte of an identity without a handle. The device (0 for the root's), the inode number
 /// and the birth time follow (8 bytes each).
 const BY_NUMBER: u8 = 2;
+/// The first byte of an identity with the number of a longer handle ([`LongHandles`]). The number
+/// (16 bytes) and the birth time (8) follow.
+const BY_LONG_HANDLE: u8 = 3;
 
 /// The type of FUSE file systems, whose handles are valid only while the kernel remembers the
 /// inode.
@@ -60,28 +66,9 @@ pub fn attr(ino: Ino, stat: &Statx) -> Result<Attr> {
     })
 }
 
-/// Returns the kind and the bytes of the handle in an identity, if it has one.
-fn parts(identity: &Identity) -> Option<(i32, &[u8])> {
-    let (kind, bytes) = identity.0.strip_prefix(&[BY_HANDLE])?.split_first_chunk()?;
-    let (bytes, _btime) = bytes.split_last_chunk::<8>()?;
-    Some((i32::from_le_bytes(*kind), bytes))
-}
-
 /// Returns the part of an identity before the birth time, which events do not have.
 pub fn key(identity: &[u8]) -> &[u8] {
     identity.split_last_chunk::<8>().map_or(identity, |(key, _)| key)
-}
-
-/// Returns the [`key`] of the inode with this handle in the format of the kernel's events.
-pub fn key_of_told(handle: &[u8]) -> Option<Vec<u8>> {
-    let (kind, bytes) = handle.split_first_chunk()?;
-    Some([&[BY_HANDLE][..], &i32::from_ne_bytes(*kind).to_le_bytes(), bytes].concat())
-}
-
-/// Returns the [`key`] of an open file, whose file system has handles.
-pub fn key_of_file(fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
-    let Handle { kind, bytes } = Handle::of(fd, c"")?;
-    Ok([&[BY_HANDLE][..], &kind.to_le_bytes(), &bytes].concat())
 }
 
 /// The way in which inodes are identified.
@@ -90,34 +77,61 @@ pub struct Identities {
     pub root_dev: u64,
     /// Whether the root's file system has lasting handles.
     has_handles: bool,
+    /// The longest handle in an identity, in bytes.
+    handle_max: usize,
+    long: LongHandles,
 }
 
 impl Identities {
-    /// Finds the way for the file system of `root`, whose device is `root_dev`.
-    pub fn new(root: &OwnedFd, root_dev: u64) -> Result<Self> {
+    /// Finds the way for the file system of `root`, whose device is `root_dev`. Identities contain
+    /// handles of up to `handle_max` bytes.
+    pub fn new(root: &OwnedFd, root_dev: u64, handle_max: usize) -> Result<Self> {
         let is_fuse = rustix::fs::fstatfs(root)?.f_type as u64 == FUSE_MAGIC;
         let has_handles = !is_fuse && Handle::of(root.as_fd(), c"").is_ok();
-        Ok(Self { root_dev, has_handles })
+        let handle_max = handle_max.min(HANDLE_MAX);
+        Ok(Self { root_dev, has_handles, handle_max, long: LongHandles::default() })
+    }
+
+    /// Returns the [`key`] of the inode with a handle of this kind and these bytes.
+    fn key_of_handle(&self, kind: i32, bytes: &[u8]) -> Vec<u8> {
+        if bytes.len() > self.handle_max {
+            return [&[BY_LONG_HANDLE][..], &number_of(kind, bytes)].concat();
+        }
+        [&[BY_HANDLE][..], &kind.to_le_bytes(), bytes].concat()
+    }
+
+    /// Returns the [`key`] of the inode with this handle in the format of the kernel's events.
+    pub fn key_of_told(&self, handle: &[u8]) -> Option<Vec<u8>> {
+        let (kind, bytes) = handle.split_first_chunk()?;
+        Some(self.key_of_handle(i32::from_ne_bytes(*kind), bytes))
+    }
+
+    /// Returns the [`key`] of an open file, whose file system has handles.
+    pub fn key_of_file(&self, fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
+        let Handle { kind, bytes } = Handle::of(fd, c"")?;
+        Ok(self.key_of_handle(kind, &bytes))
     }
 
     /// Returns the inode of a descriptor that has these attributes.
     pub fn found(&self, fd: Arc<OwnedFd>, stat: &Statx) -> Result<FoundNode> {
         let key = key_of(stat);
         let btime = time(stat.stx_btime).0.to_le_bytes();
-        let mut identity;
+        let (mut identity, mut long_handle) = (Vec::new(), None);
         if self.has_handles && key.0 == self.root_dev {
             let handle = Handle::of(fd.as_fd(), c"")?;
-            identity = vec![BY_HANDLE];
-            identity.extend(handle.kind.to_le_bytes());
-            identity.extend(handle.bytes);
+            identity = self.key_of_handle(handle.kind, &handle.bytes);
+            if handle.bytes.len() > self.handle_max {
+                long_handle = Some(self.long.note(handle));
+            }
         } else {
-            identity = vec![BY_NUMBER];
+            identity.push(BY_NUMBER);
             let device = if key.0 == self.root_dev { 0 } else { key.0 };
             identity.extend(device.to_le_bytes());
             identity.extend(key.1.to_le_bytes());
         }
         identity.extend(btime);
-        Ok(FoundNode { fd, key, kind: kind_of(stat)?, identity: Identity(identity) })
+        let (kind, identity) = (kind_of(stat)?, Identity(identity));
+        Ok(FoundNode { fd, key, kind, identity, long_handle })
     }
 
     /// Returns whether inodes on the root's file system are identified by their handles.
@@ -125,10 +139,20 @@ impl Identities {
         self.has_handles
     }
 
-    /// Returns the handle in an identity, if it has one.
-    pub fn handle(&self, identity: &Identity) -> Option<Handle> {
-        let (kind, bytes) = parts(identity)?;
-        Some(Handle { kind, bytes: bytes.to_vec() })
+    /// Returns whether the inode of an identity has a handle.
+    pub fn has_handle(&self, identity: &Identity) -> bool {
+        matches!(identity.0.first(), Some(&(BY_HANDLE | BY_LONG_HANDLE)))
+    }
+
+    /// Returns the handle of an identity, if it is known.
+    pub fn handle(&self, identity: &Identity) -> Option<Arc<Handle>> {
+        let (way, rest) = identity.0.split_first()?;
+        let (handle, _btime) = rest.split_last_chunk::<8>()?;
+        if *way == BY_LONG_HANDLE {
+            return self.long.get(handle.try_into().ok()?);
+        }
+        let (kind, bytes) = handle.split_first_chunk().filter(|_| *way == BY_HANDLE)?;
+        Some(Arc::new(Handle { kind: i32::from_le_bytes(*kind), bytes: bytes.to_vec() }))
     }
 
     /// Returns whether the entry `name` of `dir`, which has inode number `number` in the listing,
@@ -140,10 +164,16 @@ impl Identities {
         name: &CStr,
         number: u64,
     ) -> bool {
-        match self.handle(identity) {
+        match self.has_handle(identity) {
             // Without a handle, the caller opens the entry and so gets the error.
-            Some(wanted) => Handle::of(dir, name).ok().is_none_or(|handle| handle == wanted),
-            None => {
+            true => Handle::of(dir, name).ok().is_none_or(|handle| {
+                let has_key = key(&identity.0) == self.key_of_handle(handle.kind, &handle.bytes);
+                if handle.bytes.len() > self.handle_max {
+                    self.long.note(handle);
+                }
+                has_key
+            }),
+            false => {
                 let wanted = identity.0.get(9..17).and_then(|bytes| bytes.first_chunk());
                 wanted.is_some_and(|wanted| number == u64::from_le_bytes(*wanted)) || number == 0
             }

@@ -59,6 +59,7 @@ mod find;
 mod inode;
 mod limits;
 mod listing;
+mod long_handles;
 mod names;
 
 use crate::caller::Unreserved;
@@ -92,11 +93,20 @@ pub struct DirOptions {
     pub contents_open: usize,
     /// Whether to hold inodes by their handles if that works.
     pub opens_handles: bool,
+    /// The longest handle in an identity, in bytes; at most [`DirOptions::HANDLE_MAX`]. Longer ones
+    /// are identified by numbers.
+    pub handle_max: usize,
+}
+
+impl DirOptions {
+    /// The longest handle that an identity has room for, in bytes.
+    pub const HANDLE_MAX: usize = inode::HANDLE_MAX;
 }
 
 impl Default for DirOptions {
     fn default() -> Self {
-        Self { inodes_open: 512, contents_open: 256, opens_handles: true }
+        let handle_max = Self::HANDLE_MAX;
+        Self { inodes_open: 512, contents_open: 256, opens_handles: true, handle_max }
     }
 }
 
@@ -167,7 +177,7 @@ impl DirFs {
         raise_limit();
         let stat = stat(root.as_fd())?;
         let mounted = mount_flags(locked.as_fd())?;
-        let identities = Identities::new(&locked, key_of(&stat).0)?;
+        let identities = Identities::new(&locked, key_of(&stat).0, options.handle_max)?;
         let found = identities.found(root.clone(), &stat)?;
         let opens_handles = options.opens_handles
             && identities.handle(&found.identity).is_some_and(|h| h.open(locked.as_fd()).is_ok());
@@ -235,7 +245,7 @@ impl DirFs {
 
     /// Returns whether a node of this identity keeps a descriptor all the time.
     fn keeps_open(&self, identity: &Identity) -> bool {
-        !self.opens_handles || self.identities.handle(identity).is_none()
+        !self.opens_handles || !self.identities.has_handle(identity)
     }
 
     /// Returns a descriptor of a known inode, with its kind.
@@ -259,7 +269,7 @@ impl DirFs {
     /// Returns a descriptor of an inode, and whether the caller must prove that the inode is in the
     /// directory (dirfs-B5).
     fn open_inode(&self, ino: Ino) -> Result<(DirInode, bool)> {
-        let (serial, kind, identity, is_recorded) = {
+        let (serial, kind, identity, long_handle, is_recorded) = {
             let nodes = self.nodes();
             let node = nodes.get(ino)?;
             let (serial, kind) = (node.serial, node.kind);
@@ -267,12 +277,13 @@ impl DirFs {
             if let Some(fd) = node.anchor.clone() {
                 return Ok((DirInode { fd, kind, serial }, is_recorded));
             }
-            (serial, kind, node.identity.clone(), is_recorded)
+            (serial, kind, node.identity.clone(), node.long_handle.clone(), is_recorded)
         };
         if let Some(fd) = self.inodes_open.get((serial, false)) {
             return Ok((DirInode { fd, kind, serial }, is_recorded));
         }
-        let handle = self.identities.handle(&identity).ok_or(Errno::STALE)?;
+        let handle = long_handle.or_else(|| self.identities.handle(&identity));
+        let handle = handle.ok_or(Errno::STALE)?;
         let fd = Arc::new(handle.open(self.locked.as_fd())?);
         self.inodes_open.put((serial, false), fd.clone());
         Ok((DirInode { fd, kind, serial }, is_recorded))
@@ -576,8 +587,8 @@ impl Backing for DirFs {
         Ok(self.nodes().get(ino)?.identity.clone())
     }
 
-    fn find(&self, identity: &Identity, hint: &[u8]) -> Result<Entry> {
-        self.find_identity(identity, hint)
+    fn find(&self, identity: &Identity) -> Result<Entry> {
+        self.find_identity(identity)
     }
 
     fn sync_metadata(&self, ino: Ino) -> Result<()> {

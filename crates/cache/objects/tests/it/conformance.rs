@@ -139,7 +139,7 @@ fn a_tmpfile_outlives_snapshots() {
     fs.fsync(nameless).unwrap();
     drop(fs);
     let fs = open(&store, options());
-    let found = fs.find(&identity, b"").unwrap().ino;
+    let found = fs.find(&identity).unwrap().ino;
     assert_eq!((find(&fs, "named").unwrap(), content(&fs, found)), (found, b"content".to_vec()));
 }
 
@@ -161,10 +161,10 @@ fn inodes_are_found_by_identity() {
     let lost = fs.identity(lost).unwrap();
     drop(fs);
     let fs = open(&store, options());
-    assert_eq!(fs.find(&identity, b"").unwrap().ino, file);
+    assert_eq!(fs.find(&identity).unwrap().ino, file);
     assert_eq!(fs.identity(ROOT).unwrap(), root);
-    assert_eq!(fs.find(&lost, b"").err(), Some(Errno::STALE));
-    assert_eq!(fs.find(&Identity(vec![1]), b"").err(), Some(Errno::INVAL));
+    assert_eq!(fs.find(&lost).err(), Some(Errno::STALE));
+    assert_eq!(fs.find(&Identity(vec![1])).err(), Some(Errno::INVAL));
 }
 
 /// Checks the number of requests of calls, as in `docs/format/objects.md`.

@@ -8,7 +8,9 @@ use pmem::Region;
 use pool::{CheckOptions, FormatOptions, MountOptions};
 use rng::Rng;
 use std::sync::Arc;
-use vfs::conformance::{Handles, Outcome, apply, gen_op, gen_ops, run_all, run_generated, stress};
+use vfs::conformance::{
+    Handles, Outcome, apply, count_dirty, gen_op, gen_ops, run_all, run_generated, stress,
+};
 use vfs::model::Model;
 use vfs::script::Op;
 use vfs::tree::{diff, tree};
@@ -112,6 +114,11 @@ pub fn compare(fs: &Tested, model: &Model, what: &str) {
     assert!(diff.is_empty(), "{what}: the trees differ (left: loaded, right: model)\n{diff}");
 }
 
+/// Checks the counts of what is dirty.
+pub fn check_counts(fs: &Tested, what: &str) {
+    assert_eq!(fs.pool().dirty_count(), count_dirty(fs.pool()).unwrap(), "{what}");
+}
+
 /// Makes the same call on a cache and a model, which must have the same result.
 pub fn apply_both(
     (fs, handles): (&Tested, &mut Handles),
@@ -125,6 +132,7 @@ pub fn apply_both(
     let is_free = matches!(op, Op::SeekData(..) | Op::SeekHole(..));
     assert_ne!(got, Outcome::Failed(Errno::NOSPC), "{what}");
     assert!(is_free || got == want, "{what}: {got:?}, the model {want:?}");
+    check_counts(fs, what);
 }
 
 /// Makes one call of the backing store fail: that after this number of others.

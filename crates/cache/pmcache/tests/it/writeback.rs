@@ -2,7 +2,8 @@
 
 use crate::common::Below;
 use crate::loading::{
-    BLOCK, Tested, again, apply_both, compare, empty, evict, fail_at, fill, find, fresh, make,
+    BLOCK, Tested, again, apply_both, check_counts, compare, empty, evict, fail_at, fill, find,
+    fresh, make,
 };
 use backing::model::ModelCall;
 use pmcache::PRIVATE;
@@ -27,6 +28,7 @@ pub fn write_back(fs: &Tested, what: &str) {
     for _ in 0..PASSES {
         let written = fs.write_back().unwrap();
         assert_eq!((&written.errors[..], &written.conflicts[..]), (&[][..], &[][..]), "{what}");
+        check_counts(fs, what);
         if written.left == 0 {
             return;
         }

@@ -9,7 +9,8 @@ use anyhow::{Context as _, Result, bail};
 use pmem::{Access, Lock, OpenOptions};
 use rustix::io::Errno;
 use vfs::{
-    Backed, FileKind, FileSystem, Ino, LoadedObject, Mappings, Openings, Residence, WaitingCalls,
+    Backed, DirtyCount, FileKind, FileSystem, Ino, LoadedObject, Mappings, Openings, Residence,
+    WaitingCalls,
 };
 
 use crate::{busy, pool};
@@ -171,6 +172,10 @@ impl Backed for Inner {
 
     fn evict_names(&self, dir: Ino) -> vfs::Result<bool> {
         self.backed()?.evict_names(dir)
+    }
+
+    fn dirty_count(&self) -> DirtyCount {
+        self.backed().map_or(DirtyCount::default(), Backed::dirty_count)
     }
 
     fn gained(&self) -> u64 {

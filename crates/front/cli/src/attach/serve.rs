@@ -218,6 +218,7 @@ fn maintain(cache: Weak<Tree>, max_age: Duration) {
             tracing::error!("cannot write back: {err}");
         }
         cache.load_pinned();
+        maintain_pool(cache);
         false
     };
     background::maintain(cache.clone(), LOOK_EVERY, Duration::ZERO, step);
@@ -228,6 +229,14 @@ fn maintain(cache: Weak<Tree>, max_age: Duration) {
         })
     };
     background::maintain(cache, EVICT_EVERY, Duration::ZERO, evict);
+}
+
+/// Lets a thin pool give back space that eviction and removals have left free, and take some in
+/// advance.
+fn maintain_pool(cache: &Tree) {
+    if let Err(err) = cache.pool().0.maintain() {
+        tracing::error!("cannot maintain the pool: {err}");
+    }
 }
 
 /// Writes everything back without a mount; returns the status before and after, and the error of

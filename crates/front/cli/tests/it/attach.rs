@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::kill_server_of;
+use crate::common::{kill_server_of, wait_until};
 
 /// A directory, a pool in memory, and while it is mounted, the cache of the directory in the pool.
 pub struct Cached {
@@ -402,6 +402,77 @@ fn files_are_warmed_pinned_flushed_and_forgotten() {
     let mut names = [0; 1024];
     let len = rustix::fs::listxattr(data.join("d/0"), &mut names[..]).unwrap();
     assert!(!String::from_utf8_lossy(&names[..len]).contains("keepstone.cache"));
+}
+
+/// A program under `keepstone run` sends commands for files to the server, by path and by
+/// descriptor, and gets its answers.
+#[test]
+fn commands_of_a_served_program_reach_the_server() {
+    let cached = Cached::new();
+    let data = cached.data();
+    fs::write(data.join("old"), vec![b'o'; 1 << 20]).unwrap();
+    cached.attach(&["--max-age=3600", "-o", "direct"]);
+    let script = r#"
+import errno, json, os
+def status(of):
+    return json.loads(os.getxattr(of, "keepstone.cache.status"))
+assert status("old")["cached_bytes"] == 0
+assert json.loads(os.getxattr("old", "keepstone.cache.warm"))["cached_bytes"] == 1 << 20
+with open("new", "wb", buffering=0) as new:
+    new.write(b"n" * 5000)
+    assert status(new.fileno())["dirty_bytes"] == 5000
+    os.setxattr(new.fileno(), "keepstone.cache.flush", b"")
+    assert status(new.fileno())["dirty_bytes"] == 0
+    os.setxattr(new.fileno(), "keepstone.cache.pin", b"")
+assert status("new")["is_pinned"]
+os.setxattr("old", "keepstone.cache.invalidate", b"")
+assert status("old")["cached_bytes"] == 0
+for refused in "keepstone.cache.nothing", "keepstone.other":
+    try:
+        os.setxattr("new", refused, b"")
+    except OSError as e:
+        assert e.errno == errno.EOPNOTSUPP, e
+    else:
+        assert False, refused
+with open("new", "ab", buffering=0) as new:
+    new.write(b"n")
+"#;
+    let served = |args: &[&str]| {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+        let output = run.arg("run").arg("--").args(args).current_dir(&data).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    };
+    served(&["python3", "-c", script]);
+    served(&[env!("CARGO_BIN_EXE_keepstone"), "attach", "flush", "new"]);
+    assert_eq!(cached.status()["cache"]["dirty_bytes"], 0);
+    cached.detach();
+    assert_eq!(fs::read(data.join("new")).unwrap(), vec![b'n'; 5001]);
+}
+
+/// The pool of a cache gives back space that is free for some time, after evictions too.
+#[test]
+fn a_thin_pool_of_a_cache_gives_space_back() {
+    let cached = Cached::new();
+    let data = cached.data();
+    let pool = cached.pool();
+    let taken = || fs::metadata(&pool).unwrap().blocks() * 512;
+    let big = data.join("big");
+    fs::write(&big, vec![b'b'; 48 << 20]).unwrap();
+    cached.attach(&["--max-age=3600"]);
+    cached.keepstone(&["attach", "warm", big.to_str().unwrap()]);
+    assert!(taken() >= 48 << 20, "{}", taken());
+    cached.keepstone(&["attach", "invalidate", big.to_str().unwrap()]);
+    wait_until("the server has given space back", || taken() < 24 << 20);
+    cached.keepstone(&["trim", data.to_str().unwrap()]);
+    // The server may have taken some in advance again.
+    assert!(taken() < 12 << 20, "{}", taken());
+    assert!(fs::read(&big).unwrap() == vec![b'b'; 48 << 20]);
+    // Removed files give back their space, too.
+    fs::remove_file(&big).unwrap();
+    cached.keepstone(&["attach", "flush", data.to_str().unwrap()]);
+    cached.keepstone(&["trim", data.to_str().unwrap()]);
+    assert!(taken() < 12 << 20, "{}", taken());
+    cached.detach();
 }
 
 /// A hole that a program punches is a hole below, of any length.

@@ -6,6 +6,7 @@ use crate::derived::inodes::{Inode, Mapper};
 use crate::derived::names::{NameEntry, NameIndex};
 use crate::derived::openings::Openings;
 use crate::derived::unnamed::{SERVERS, Unnamed};
+use crate::dirty::DirtyCounts;
 use arena::atomic::AtomicU64;
 use arena::{Arena, Bitmap, HashIndex, Layout, LockMode, Pins, RwLock, Span};
 use os::caller;
@@ -70,6 +71,7 @@ struct Tables<V> {
     /// stays in every cache.
     mount_changes: Span<AtomicU64>,
     growth: Span<[AtomicU64; 2]>,
+    dirty: Span<[AtomicU64; 2]>,
     unnamed: Span<Unnamed>,
     /// References that each process holds, and mappings that it counts.
     refs: Counts,
@@ -138,6 +140,7 @@ impl<V: Inode> Plan<V> {
             settings,
             mount_changes,
             growth,
+            dirty: l.table(1),
             unnamed,
             refs,
             mappings,
@@ -342,6 +345,12 @@ impl<V: Inode> State<V> {
     #[inline]
     pub fn growth(&self) -> Growth<'_> {
         Growth::new(&self.arena.table(self.tables.growth)[0])
+    }
+
+    /// Returns the counts of what the backing store lacks.
+    #[inline]
+    pub fn dirty(&self) -> DirtyCounts<'_> {
+        DirtyCounts::new(&self.arena.table(self.tables.dirty)[0])
     }
 
     /// Returns the notifications for servers.

@@ -24,8 +24,33 @@ pub use generate::{gen_op, gen_ops, ops};
 pub use scenarios::{Scenario, scenarios};
 pub use stress::stress;
 
-use crate::FileSystem;
 use crate::script::parse;
+use crate::{Backed, DirtyCount, FileKind, FileSystem, Result};
+
+/// Returns what [`Backed::dirty_count`] has to return, by a look at all inodes.
+///
+/// # Errors
+/// Those of the pool.
+pub fn count_dirty(pool: &(impl Backed + ?Sized)) -> Result<DirtyCount> {
+    const BLOCK: u64 = 4096;
+    let (mut dirty, mut count) = (Vec::new(), DirtyCount::default());
+    pool.each_inode(&mut |ino, residence| dirty.extend((!residence.is_clean).then_some(ino)))?;
+    for ino in dirty {
+        let attr = pool.getattr(ino)?;
+        if attr.nlink == 0 {
+            continue;
+        }
+        count.inodes += 1;
+        let mut at = 0;
+        while attr.kind == FileKind::File
+            && let Some(range) = pool.dirty_range(ino, at)?
+        {
+            at = range.end.next_multiple_of(BLOCK);
+            count.bytes += at - range.start;
+        }
+    }
+    Ok(count)
+}
 
 /// Runs every scenario on a file system of its own from `make`.
 ///

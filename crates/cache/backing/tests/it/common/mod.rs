@@ -109,6 +109,11 @@ pub fn open_without_handles(dir: &Path) -> DirFs {
     DirFs::open(dir, DirOptions { opens_handles: false, ..DirOptions::default() }).unwrap()
 }
 
+/// Opens a directory as if its handles were too long for identities.
+pub fn open_with_long_handles(dir: &Path) -> DirFs {
+    DirFs::open(dir, DirOptions { handle_max: 1, ..DirOptions::default() }).unwrap()
+}
+
 pub fn node(kind: NewKind<'_>, mode: u32) -> NewNode<'_> {
     NewNode { kind, mode, umask: 0 }
 }
