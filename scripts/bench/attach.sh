@@ -47,7 +47,7 @@ leave() { "$keepstone" umount "$work/$1" >/dev/null; }
 # Kills the server of a mount, as a crash would.
 kill_server() {
     local pid
-    pid=$("$keepstone" stats --json "$work/$1" | python3 -c 'import json, sys; print(json.load(sys.stdin)["server"]["pid"])')
+    pid=$("$keepstone" stats --json "$work/$1" | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])')
     kill -KILL "$pid"
     while [ -e "/proc/$pid" ]; do sleep 0.01; done
     umount --lazy "$work/$1" 2>/dev/null || true
@@ -90,7 +90,7 @@ for row in clean dirty; do
         enter "$system"
         case $row,$system in
             # The cache loads what the directory below has.
-            clean,cache) tar cf - -C "$work/cache" . | cat >/dev/null ;;
+            clean,cache) find "$work/cache" -type f -print0 | xargs -0 cat >/dev/null ;;
             *) "fill_$row" "$work/$system" ;;
         esac
     done

@@ -150,8 +150,8 @@ if [[ " ${programs[*]} " == *" npm "* ]]; then
     for package in {0..39}; do
         mkdir -p "$INPUT/packages/$package/package"
         echo "{\"name\":\"package-$package\",\"version\":\"1.0.0\"}" >"$INPUT/packages/$package/package/package.json"
-        group=$((package / 10))
-        find "$INPUT/tree/d$((package % 10))" -name '*.txt' | sort | tail -n +$((group * 60 + 1)) | head -n 60 |
+        first=$((package % 4 * 60 + 1))
+        find "$INPUT/tree/d$((package / 4))" -name '*.txt' | sort | sed -n "$first,$((first + 59))p" |
             xargs -d '\n' cp -t "$INPUT/packages/$package/package"
         tar czf "$INPUT/package-$package.tgz" -C "$INPUT/packages/$package" package
     done
