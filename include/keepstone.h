@@ -14,7 +14,9 @@
 #ifndef KEEPSTONE_H
 #define KEEPSTONE_H
 
+#include <dirent.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/types.h>
 
 #ifdef __cplusplus
@@ -23,10 +25,13 @@ extern "C" {
 
 typedef struct ks_pool ks_pool;
 typedef struct ks_file ks_file;
+typedef struct ks_dir ks_dir;
 
 /* What the kernel says of the file (ENOENT, EACCES…), EINVAL where it is no pool, EUCLEAN where it is damaged,
  * EBUSY where a mount has it for itself; KEEPSTONE_DEBUG=1 tells more on stderr. */
 ks_pool *ks_open_pool(const char *path);
+/* The meaning of an error number of these functions, in words; of others as strerror. */
+const char *ks_strerror(int errnum);
 /* Its files may stay open. What was done is durable then; EIO where that is not known. */
 int ks_close_pool(ks_pool *pool);
 
@@ -60,6 +65,8 @@ ssize_t ks_fd_get_read_buf(int fd, size_t count, off_t offset, const void **buf)
 int ks_fd_put_read_buf(const void *buf);
 off_t ks_lseek(ks_file *file, off_t offset, int whence);
 int ks_ftruncate(ks_file *file, off_t length);
+/* mode: 0, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, … as fallocate(2). */
+int ks_fallocate(ks_file *file, int mode, off_t offset, off_t length);
 /* Makes what was written to the file durable in a pool of the layout scmfs; elsewhere nothing is left to write. EIO where
  * the memory has not kept its word. */
 int ks_fsync(ks_file *file);
@@ -70,6 +77,32 @@ int ks_mkdir(ks_pool *pool, const char *path, mode_t mode);
 int ks_rmdir(ks_pool *pool, const char *path);
 int ks_unlink(ks_pool *pool, const char *path);
 int ks_rename(ks_pool *pool, const char *from, const char *to);
+
+/* Makes all that has completed in the pool durable. */
+int ks_sync(ks_pool *pool);
+int ks_statvfs(ks_pool *pool, struct statvfs *buf);
+/* ks_lstat, ks_link and ks_readlink do not follow a symbolic link at the end of the path; the others do. */
+int ks_lstat(ks_pool *pool, const char *path, struct stat *buf);
+int ks_link(ks_pool *pool, const char *from, const char *to);
+int ks_symlink(ks_pool *pool, const char *target, const char *path);
+/* Returns the bytes of the target that fit, without a NUL. */
+ssize_t ks_readlink(ks_pool *pool, const char *path, char *buf, size_t size);
+int ks_chmod(ks_pool *pool, const char *path, mode_t mode);
+/* An ID of -1 stays as it is. */
+int ks_chown(ks_pool *pool, const char *path, uid_t owner, gid_t group);
+/* Times of access and of modification; UTIME_NOW and UTIME_OMIT as utimensat(2). NULL: both are now. */
+int ks_utimens(ks_pool *pool, const char *path, const struct timespec times[2]);
+/* A size of 0 asks for the length. */
+ssize_t ks_getxattr(ks_pool *pool, const char *path, const char *name, void *value, size_t size);
+int ks_setxattr(ks_pool *pool, const char *path, const char *name, const void *value, size_t size, int flags);
+ssize_t ks_listxattr(ks_pool *pool, const char *path, char *list, size_t size);
+int ks_removexattr(ks_pool *pool, const char *path, const char *name);
+
+/* The entries of a directory, "." and ".." among them. An entry stays until the next call on the same
+ * handle, which one thread at a time may use. NULL at the end, and with errno set after a failure. */
+ks_dir *ks_opendir(ks_pool *pool, const char *path);
+const struct dirent *ks_readdir(ks_dir *dir);
+int ks_closedir(ks_dir *dir);
 
 #ifdef __cplusplus
 }

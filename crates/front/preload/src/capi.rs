@@ -5,6 +5,8 @@
 
 #![allow(unsafe_code)]
 
+mod names;
+
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -338,6 +340,16 @@ export! {
             let size = Some(u64::try_from(len).map_err(|_| Errno::INVAL)?);
             let set = SetAttr { size, ..SetAttr::default() };
             file.pool.fs.setattr(&Pool::caller(), file.ino, &set).map(drop)
+        })
+    }
+
+    fn ks_fallocate (file: FileHandle, mode: c_int, offset: off_t, len: off_t) -> c_int {
+        let file = &*file;
+        call_c(|| {
+            file.writes()?;
+            let mode = posix::fallocate_mode(mode)?;
+            let number = |n: off_t| u64::try_from(n).map_err(|_| Errno::INVAL);
+            file.pool.fs.fallocate(file.ino, mode, number(offset)?, number(len)?)
         })
     }
 

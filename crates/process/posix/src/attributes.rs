@@ -116,6 +116,23 @@ fn statvfs_of(mount: &ServedMount, s: &StatFs) -> libc::statvfs {
     st
 }
 
+/// Parses the times of `utimensat(2)`: access and modification. `EINVAL` for nanoseconds that are
+/// none.
+pub fn times_to_set(times: Option<[libc::timespec; 2]>) -> Result<[Option<SetTime>; 2], Errno> {
+    let set_time = |t: libc::timespec| match t.tv_nsec {
+        libc::UTIME_NOW => Ok(Some(SetTime::Now)),
+        libc::UTIME_OMIT => Ok(None),
+        nanos @ 0..=999_999_999 => {
+            Ok(Some(SetTime::At(Timestamp::from_parts(t.tv_sec, nanos as u32))))
+        }
+        _ => Err(Errno::INVAL),
+    };
+    match times {
+        None => Ok([Some(SetTime::Now); 2]),
+        Some([a, m]) => Ok([set_time(a)?, set_time(m)?]),
+    }
+}
+
 /// Returns `EINVAL` if `flags` has a flag of an `*at` call that is not in `known`.
 pub(crate) fn check_flags(flags: i32, known: i32) -> Result<(), Errno> {
     if flags & !known != 0 { Err(Errno::INVAL) } else { Ok(()) }
@@ -390,18 +407,7 @@ impl Names {
         held: &HeldInode<'_>,
         times: Option<[libc::timespec; 2]>,
     ) -> CallResult<()> {
-        let set_time = |t: &libc::timespec| match t.tv_nsec {
-            libc::UTIME_NOW => Ok(Some(SetTime::Now)),
-            libc::UTIME_OMIT => Ok(None),
-            nanos @ 0..=999_999_999 => {
-                Ok(Some(SetTime::At(Timestamp::from_parts(t.tv_sec, nanos as u32))))
-            }
-            _ => Err(Errno::INVAL),
-        };
-        let [atime, mtime] = match &times {
-            None => [Some(SetTime::Now); 2],
-            Some([a, m]) => [set_time(a)?, set_time(m)?],
-        };
+        let [atime, mtime] = times_to_set(times)?;
         if mtime.is_some() {
             // The kernel still has to write back what the program stored through mappings. That
             // write changes times again.

@@ -615,7 +615,7 @@ fn total_len(lens: impl ExactSizeIterator<Item = usize>) -> Result<usize, Errno>
 }
 
 /// Parses the mode of `fallocate(2)`. `EOPNOTSUPP` for a combination that Linux does not have.
-fn fallocate_mode(mode: i32) -> Result<Fallocate, Errno> {
+pub fn fallocate_mode(mode: i32) -> Result<Fallocate, Errno> {
     let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     match mode & !libc::FALLOC_FL_KEEP_SIZE {
         0 => Ok(Fallocate::Allocate { keep_size }),

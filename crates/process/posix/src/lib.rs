@@ -125,7 +125,8 @@ mod transfer;
 mod walk;
 mod xattrs;
 
-pub use attributes::Unaligned;
+pub use attributes::{Unaligned, times_to_set};
+pub use content::fallocate_mode;
 pub use directories::DirItem;
 pub use mappings::{PoolFile, map_window, unmap_window};
 pub use mount::{AttachedPool, Fork, MountSpec};
@@ -135,3 +136,4 @@ pub use served::Served;
 pub use sys::{Kernel, Raw, update_kernel_size};
 pub use vfs::Errno;
 pub use walk::proc_fd;
+pub use xattrs::check_set as check_set_xattr;

@@ -218,7 +218,7 @@ fn check_namespace(name: &[u8]) -> Result<(), Errno> {
 }
 
 /// Checks the arguments of `setxattr`, in the kernel's order.
-fn check_set(name: &[u8], value: &[u8], how: i32) -> Result<SetXattr, Errno> {
+pub fn check_set(name: &[u8], value: &[u8], how: i32) -> Result<SetXattr, Errno> {
     let mode = match how {
         0 => SetXattr::Any,
         libc::XATTR_CREATE => SetXattr::Create,

@@ -125,20 +125,40 @@ print(m[5:11].decode())";
     sandbox.umount();
 }
 
+/// Runs a program of `preload/tests/c` that uses the C interface on a pool without a mount. It must
+/// print its name.
+fn uses_the_c_interface(sandbox: &Sandbox, name: &str) {
+    let (library, root) = (library(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.."));
+    let dir = library.parent().unwrap();
+    let program = sandbox.outside(name);
+    let source = root.join(format!("crates/front/preload/tests/c/{name}.c"));
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    gcc.arg(source).arg("-I").arg(root.join("include"));
+    let output = gcc.arg("-L").arg(dir).arg("-lkeepstone").output().expect("gcc: install it");
+    assert!(output.status.success(), "{output:?}");
+    let done = output_of(Command::new(&program).arg(&sandbox.pool).env("LD_LIBRARY_PATH", dir));
+    assert_eq!(String::from_utf8_lossy(&done.stdout), format!("{name}\n"), "{done:?}");
+}
+
+#[test]
+fn the_c_interface_has_names_and_attributes() {
+    for layout in ["bpfs", "scmfs"] {
+        let mut sandbox = Sandbox::formatted_as(layout);
+        uses_the_c_interface(&sandbox, "attributed");
+        sandbox.mount(&["-o", "direct"]);
+        let names = fs::read_dir(sandbox.path("dir")).unwrap().count();
+        assert_eq!(names, 200);
+        assert_eq!(fs::read_link(sandbox.path("link")).unwrap(), Path::new("dir/0"));
+        sandbox.umount();
+    }
+}
+
 #[test]
 fn the_c_interface_lends_any_range_as_one() {
     let mut sandbox = Sandbox::empty();
     sandbox.ok(["mkfs", sandbox.pool_str(), "--size", "64M", "--layout", "scmfs"]);
-    let (library, root) = (library(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.."));
-    let dir = library.parent().unwrap();
-    let program = sandbox.outside("lent");
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
-    gcc.arg(root.join("crates/front/preload/tests/c/lent.c")).arg("-I").arg(root.join("include"));
-    let output = gcc.arg("-L").arg(dir).arg("-lkeepstone").output().expect("gcc: install it");
-    assert!(output.status.success(), "{output:?}");
-    let lent = output_of(Command::new(&program).arg(&sandbox.pool).env("LD_LIBRARY_PATH", dir));
-    assert_eq!(String::from_utf8_lossy(&lent.stdout), "lent\n", "{lent:?}");
+    uses_the_c_interface(&sandbox, "lent");
     sandbox.mount(&["-o", "direct"]);
     assert_eq!(&fs::read(sandbox.path("scattered")).unwrap()[4000..4010], b"through it");
     sandbox.umount();
