@@ -262,18 +262,18 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     fn adopt_root(&self) -> Result<()> {
         let root = self.backing.root();
         let identity = self.backing.identity(root)?;
-        let known = self.pool.residence(ROOT)?.identity;
-        if known == identity.0 {
-            return Ok(());
-        }
-        if !known.is_empty() {
+        let known = self.pool.residence(ROOT)?;
+        if known.identity.is_empty() {
+            // Other processes do not use the pool yet.
+            self.pool.set_identity(ROOT, &identity.0)?;
+            self.note_known(&mut lock(&self.known), &identity.0, ROOT)?;
+        } else if known.identity != identity.0 {
             return Err(Errno::XDEV);
         }
-        let attr = self.backing.getattr(root)?;
-        // Other processes do not use the pool yet.
-        self.pool.set_identity(ROOT, &identity.0)?;
-        self.note_known(&mut lock(&self.known), &identity.0, ROOT)?;
-        self.adopt(ROOT, &attr)?;
+        // Without a stamp it has never had the attributes of its object, or a crash came between.
+        if known.stamp == 0 {
+            self.adopt(ROOT, &self.backing.getattr(root)?)?;
+        }
         self.load_names(ROOT).map(drop)
     }
 
