@@ -4,18 +4,26 @@
 //!   counts what they gain (growth-G1 in `namespace`), and this module sets the limit.
 //! - below-S2: bytes are settled after a pass that has written them, and after the limit was set to
 //!   what the pass has left free. Bytes that a pass has not written stay counted.
+//! - below-S3: calls that lack space below share a write-back. In [`ROOM_EVERY`] after its end,
+//!   another one begins for them only if files have gained something since. Otherwise it would
+//!   hardly find more space.
 //!
 //! Other programs may fill the backing store meanwhile. Then changes stay in the pool until there
 //! is space.
 
 use crate::counters::Written;
 use crate::loading::Loading;
+use crate::lock;
 use backing::Backing;
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 use vfs::{Backed, Ino};
 
 /// Names and inodes get the free space below divided by this number.
 const FOR_NAMES: u64 = 16;
+
+/// The time from the end of a write-back for space below to the next one.
+const ROOM_EVERY: Duration = Duration::from_secs(1);
 
 impl<P: Backed, B: Backing> Loading<P, B> {
     /// Limits what files gain to what is free below (below-S1), and returns the bytes that they may
@@ -69,8 +77,15 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if self.follow_space_below() >= bytes {
             return false;
         }
-        // Its errors are in the status.
-        let _ = self.write_back_all();
+        // below-S3.
+        let mut last = lock(self.room_below());
+        let is_over = |at: Instant| at.elapsed() >= ROOM_EVERY;
+        if last.is_none_or(|(at, gained)| is_over(at) || gained != self.pool().gained()) {
+            // Its errors are in the status.
+            let _ = self.write_back_all();
+            *last = Some((Instant::now(), self.pool().gained()));
+        }
+        drop(last);
         self.follow_space_below() >= bytes
     }
 }

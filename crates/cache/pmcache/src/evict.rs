@@ -339,6 +339,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if self.make_room_below(bytes) {
             return Ok(true);
         }
+        self.make_room_in_pool(bytes)
+    }
+
+    /// As [`make_room`](Self::make_room), for a call that takes no space below.
+    pub(crate) fn make_room_in_pool(&self, bytes: u64) -> Result<bool> {
         let evict = self.evict();
         let seen = evict.ended.load(Acquire);
         count(&evict.counts.calls, 1);

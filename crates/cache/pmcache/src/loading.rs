@@ -28,6 +28,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use vfs::{
     Attr, Backed, Caller, Entry, Errno, FileKind, FileSystem, Ino, LoadedObject, Loader, Mappings,
     Need, Openings, ROOT, Residence, Result, Seek, SetAttr, SetTime, SetXattr, StatFs,
@@ -74,6 +75,9 @@ pub struct Loading<P, B> {
     /// The name of the pool's mode of durability, for the status.
     mode: String,
     passes: Passes,
+    /// The end of the last write-back for space below, and the bytes that were not settled then
+    /// (below-S3).
+    room_below: Mutex<Option<(Instant, u64)>>,
 }
 
 /// The right to load names or content of an inode.
@@ -133,6 +137,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             pinned: PinnedFiles::default(),
             mode: String::new(),
             passes: Passes::default(),
+            room_below: Mutex::default(),
         };
         let mut pinned = Vec::new();
         loading.find_known(&mut lock(&loading.known), &mut |ino, residence| {
@@ -169,6 +174,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Returns the passes of write-back so far.
     pub(crate) fn passes(&self) -> &Passes {
         &self.passes
+    }
+
+    /// Returns the end of the last write-back for space below, and the bytes not settled then.
+    pub(crate) fn room_below(&self) -> &Mutex<Option<(Instant, u64)>> {
+        &self.room_below
     }
 
     /// Returns what can be evicted.
@@ -252,18 +262,18 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     fn adopt_root(&self) -> Result<()> {
         let root = self.backing.root();
         let identity = self.backing.identity(root)?;
-        let known = self.pool.residence(ROOT)?.identity;
-        if known == identity.0 {
-            return Ok(());
-        }
-        if !known.is_empty() {
+        let known = self.pool.residence(ROOT)?;
+        if known.identity.is_empty() {
+            // Other processes do not use the pool yet.
+            self.pool.set_identity(ROOT, &identity.0)?;
+            self.note_known(&mut lock(&self.known), &identity.0, ROOT)?;
+        } else if known.identity != identity.0 {
             return Err(Errno::XDEV);
         }
-        let attr = self.backing.getattr(root)?;
-        // Other processes do not use the pool yet.
-        self.pool.set_identity(ROOT, &identity.0)?;
-        self.note_known(&mut lock(&self.known), &identity.0, ROOT)?;
-        self.adopt(ROOT, &attr)?;
+        // Without a stamp it has never had the attributes of its object, or a crash came between.
+        if known.stamp == 0 {
+            self.adopt(ROOT, &self.backing.getattr(root)?)?;
+        }
         self.load_names(ROOT).map(drop)
     }
 
@@ -481,6 +491,19 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let ino = known.find(self.backing.key(identity))?;
         let has_name = || self.pool.getattr(ino).is_ok_and(|attr| attr.nlink > 0);
         (self.is_inode_of(ino, identity) && has_name()).then_some(ino)
+    }
+
+    /// Returns the inode of an object, whether it has a name or not.
+    pub(crate) fn inode_of(&self, identity: &[u8]) -> Result<Option<Ino>> {
+        let mut known = lock(&self.known);
+        let find = |known: &KnownInodes| known.find(self.backing.key(identity));
+        let Some(ino) = find(&known) else { return Ok(None) };
+        if self.is_inode_of(ino, identity) {
+            return Ok(Some(ino));
+        }
+        // That inode is gone. One without a name may have the object still.
+        self.find_known(&mut known, &mut |_, _| {})?;
+        Ok(find(&known).filter(|ino| self.is_inode_of(*ino, identity)))
     }
 
     pub(crate) fn is_inode_of(&self, ino: Ino, identity: &[u8]) -> bool {
@@ -724,7 +747,7 @@ impl<P: Backed, B: Backing> Loader for Loading<P, B> {
         };
         for _ in 0..ROOM_ATTEMPTS {
             match self.load_need(*need) {
-                Err(Errno::NOSPC) if self.make_room(bytes)? => {}
+                Err(Errno::NOSPC) if self.make_room_in_pool(bytes)? => {}
                 done => return done,
             }
         }

@@ -4,7 +4,7 @@
 use crate::loading::{Below, each_entry};
 use backing::{Backing, Identity};
 use std::collections::{BTreeMap, HashMap};
-use vfs::{Backed, FileKind, Ino, Result};
+use vfs::{FileKind, Ino, Result};
 
 /// Fewest inodes that are synced by one sync of the whole backing store.
 pub const SYNCED_TOGETHER: usize = 32;
@@ -69,15 +69,4 @@ pub(crate) fn list<B: Backing>(
         Ok(())
     })?;
     Ok(listed)
-}
-
-/// Returns the identities of all inodes of a pool.
-pub(crate) fn identities<P: Backed>(pool: &P) -> Result<HashMap<Vec<u8>, Ino>> {
-    let mut all = HashMap::new();
-    pool.each_inode(&mut |ino, residence| {
-        if !residence.identity.is_empty() {
-            all.insert(residence.identity.clone(), ino);
-        }
-    })?;
-    Ok(all)
 }

@@ -31,9 +31,7 @@ mod content;
 use crate::counters::Written;
 use crate::loading::{Below, Loading, PoolRef, has_changed, stamp};
 use crate::lock;
-use crate::pass::{
-    Dir, Dirty, Extra, Extras, NAMES_MAX, NameBelow, SYNCED_TOGETHER, identities, list,
-};
+use crate::pass::{Dir, Dirty, Extra, Extras, NAMES_MAX, NameBelow, SYNCED_TOGETHER, list};
 use backing::{Backing, Identity};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::MutexGuard;
@@ -49,6 +47,7 @@ pub const PRIVATE: &[u8] = b".keepstone-";
 
 /// One pass.
 struct Pass<'a, P: Backed, B: Backing> {
+    loading: &'a Loading<P, B>,
     pool: &'a P,
     backing: &'a B,
     next_private: &'a AtomicU64,
@@ -66,9 +65,6 @@ struct Pass<'a, P: Backed, B: Backing> {
     /// The names below of directories whose names are compared.
     below: HashMap<Ino, BTreeMap<Vec<u8>, (Identity, FileKind)>>,
     extras: Extras,
-    /// The identities that inodes of the pool had when the walk was over. An object that gets an
-    /// inode later has a name elsewhere, by which it was loaded.
-    known: HashMap<Vec<u8>, Ino>,
     /// The identities of objects that got or lost names.
     renamed: HashSet<Vec<u8>>,
     failed: HashSet<Ino>,
@@ -100,6 +96,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let (begun, gained) = (Instant::now(), self.pool().gained());
         let number = self.passes().begin();
         let mut pass = Pass {
+            loading: self,
             pool: self.pool(),
             backing: self.backing(),
             next_private: self.next_private(),
@@ -112,7 +109,6 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             created: HashSet::new(),
             below: HashMap::new(),
             extras: Extras::default(),
-            known: HashMap::new(),
             renamed: HashSet::new(),
             failed: HashSet::new(),
             waiting: HashSet::new(),
@@ -123,13 +119,6 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         pass.run()?;
         for ino in &pass.marked {
             self.note_clean(*ino);
-        }
-        for ino in &pass.created {
-            // An inode that is gone has no identity.
-            let identity = self.pool().residence(*ino).unwrap_or_default().identity;
-            if !identity.is_empty() {
-                self.note_known(&mut lock(&self.known), &identity, *ino)?;
-            }
         }
         self.passes().end(number, &pass.written);
         self.settle_space_below(gained, &pass.written);
@@ -157,9 +146,6 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         }
         let mut dirs = std::mem::take(&mut self.dirs);
         dirs.retain(|dir| !self.failed.contains(&dir.ino));
-        if !dirs.is_empty() {
-            self.known = identities(self.pool)?;
-        }
         for dir in &dirs {
             let listed = self.list_below(dir);
             self.note(dir.ino, listed);
@@ -372,7 +358,11 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         let guarded =
             if entry.kind == FileKind::Dir { backing.guard_names(entry.ino) } else { Ok(()) };
         let identity = guarded.and_then(|()| backing.identity(entry.ino));
-        if let Err(e) = identity.and_then(|identity| self.pool.set_identity(ino, &identity.0)) {
+        let noted = identity.and_then(|identity| {
+            self.pool.set_identity(ino, &identity.0)?;
+            self.loading.note_known(&mut lock(&self.loading.known), &identity.0, ino)
+        });
+        if let Err(e) = noted {
             // This is tidiness: the next pass removes what is left.
             let _ = match entry.kind {
                 FileKind::Dir => backing.rmdir(dir, &name),
@@ -429,7 +419,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         }
         self.below.insert(object, listed);
         while let Some(extra) = pending.pop() {
-            if extra.kind == FileKind::Dir && !self.known.contains_key(&extra.identity.0) {
+            if extra.kind == FileKind::Dir && self.inode_of(&extra.identity)?.is_none() {
                 let inside = Below(self.backing, self.backing.find(&extra.identity)?);
                 for (name, (identity, kind)) in list(self.backing, inside.1.ino)? {
                     pending.push(Extra { place: (inside.1.ino, name), identity, kind });
@@ -443,11 +433,16 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
 
     /// Notes that an object is about to get or lose a name, which changes it (writeback-W6).
     fn note_renamed(&mut self, identity: &Identity) -> Result<()> {
-        if let Some(ino) = self.known.get(&identity.0) {
-            self.begin_again(*ino, &identity.0)?;
+        if let Some(ino) = self.inode_of(identity)? {
+            self.begin_again(ino, &identity.0)?;
         }
         self.renamed.insert(identity.0.clone());
         Ok(())
+    }
+
+    /// Returns the inode of an object, whether it has a name or not.
+    fn inode_of(&self, identity: &Identity) -> Result<Option<Ino>> {
+        self.loading.inode_of(&identity.0)
     }
 
     /// Notes that the object with this identity changes, if it is still that of the inode.
@@ -542,7 +537,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
                 backing.rename((dir, name), (dir, private), RenameFlags::NOREPLACE)
             };
             self.with_private_name(rename)?.0
-        } else if self.known.contains_key(&identity.0) {
+        } else if self.inode_of(&identity)?.is_some() {
             let object = Below(backing, backing.find(&identity)?);
             self.with_private_name(|private| self.link(object.1.ino, dir, private))?.0
         } else {
@@ -567,11 +562,10 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         if extras.is_empty() {
             return Ok(());
         }
-        self.known = identities(self.pool)?;
         // Entries of a directory came after it.
         for extra in extras.into_iter().rev() {
             let Extra { place: (dir, name), identity, kind } = extra;
-            let owner = self.known.get(&identity.0).copied();
+            let owner = self.inode_of(&identity)?;
             self.note_renamed(&identity)?;
             let removed = match (kind, owner) {
                 (FileKind::Dir, Some(ino)) if self.has_name(ino) => Err(Errno::BUSY),
@@ -647,11 +641,11 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         }
         let compared: HashSet<Ino> = self.dirty.iter().map(|dirty| dirty.ino).collect();
         // Some may have got their inodes meanwhile.
-        let known = identities(self.pool)?;
         for identity in &self.renamed {
-            if let Some(ino) = known.get(identity).filter(|ino| !compared.contains(ino)) {
-                self.begin_again(*ino, identity)?;
-                self.written.left += u64::from(self.has_name(*ino));
+            let ino = self.loading.inode_of(identity)?;
+            if let Some(ino) = ino.filter(|ino| !compared.contains(ino)) {
+                self.begin_again(ino, identity)?;
+                self.written.left += u64::from(self.has_name(ino));
             }
         }
         Ok(())

@@ -186,7 +186,7 @@ impl<M: Medium> Store<M> {
 
     /// Fails with [`ABSENT`] if `range` of a file, as far as it lies before the end, is not all in
     /// the pool; if the range reaches across the end, also as [`check_end`](Self::check_end) does.
-    fn check_range(&self, v: &VInode, range: &Range<u64>) -> Result<()> {
+    pub fn check_range(&self, v: &VInode, range: &Range<u64>) -> Result<()> {
         let size = self.load(v, Word::Size);
         let inside = range.start..range.end.min(size);
         if !inside.is_empty() {

@@ -310,12 +310,13 @@ impl<M: Medium> Files<M> {
                 // Another thread may have left a commit since that fence.
                 self.settle();
             }
+            let v = self.live_file(ino)?;
             if self.is_backed() {
-                self.check_present(ino, |_| range.clone())?;
-                self.check_growth(self.live_file(ino)?, &range)?;
+                self.check_range(v, &range)?;
+                self.check_growth(v, &range)?;
                 self.mark_dirty(&[ino]);
             }
-            let (v, root) = (self.live_file(ino)?, self.root(v)?);
+            let root = self.root(v)?;
             let size = self.load(v, Word::Size);
             if end > size || root.height() != height {
                 return Err(Errno::AGAIN);
