@@ -49,7 +49,7 @@ pub mod tree;
 mod types;
 
 pub use backed::{ABSENT, Backed, IDENTITY_MAX, LoadedObject, Residence, WaitingCalls};
-pub use limits::{Limits, XATTR_NAME_MAX};
+pub use limits::{CLONE_UNIT, Limits, XATTR_NAME_MAX};
 pub use loader::{Loader, Need, load_for};
 pub use mappings::Mappings;
 pub use openings::Openings;
@@ -234,10 +234,22 @@ pub trait FileSystem: Mappings + Openings + Send + Sync {
     fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64>;
 
     /// Copies `len` bytes, or those up to the end of the source, between files (or within one:
-    /// overlap gives `EINVAL`); returns how many. The copy is atomic; it shares no blocks, and need
+    /// overlap gives `EINVAL`); returns how many. The copy is atomic; it may share blocks, and need
     /// not keep holes. `EISDIR` and `EINVAL` as [`read`](Self::read), `EFBIG` as
     /// [`write`](Self::write).
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64>;
+
+    /// Makes the range at `to` have the content at `from` by sharing it, as one atomic step
+    /// (`FICLONERANGE`): neither file sees later changes of the other. A `len` of 0 stands for the
+    /// rest of the source; if that is empty, nothing changes. `to` grows if the range ends beyond
+    /// its end. `EOPNOTSUPP` unless [`Limits::clones`]. `EISDIR` and `EINVAL` as
+    /// [`read`](Self::read). `EINVAL` if an offset is no multiple of [`CLONE_UNIT`], if the source
+    /// ends before the range, or if ranges of one file overlap. So does a `len` that is no
+    /// multiple, unless the range ends with the source, and not before the end of `to`. `EFBIG` as
+    /// [`write`](Self::write).
+    fn clone_range(&self, _from: (Ino, u64), _to: (Ino, u64), _len: u64) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
 
     /// Makes everything completed on `ino` durable, and the names that lead to it. `EIO` if the
     /// engine does not know that it is durable.
