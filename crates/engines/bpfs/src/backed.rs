@@ -204,7 +204,7 @@ impl<M: Medium> Store<M> {
         let mut pointers = [Pointer::NULL; FANOUT as usize];
         let count = (size - base).div_ceil(below).min(FANOUT);
         pointers[..count as usize].fill(Pointer::ABSENT);
-        self.v.transact(1, KEEP, |txn| {
+        self.transact(1, KEEP, |txn| {
             let block = txn.take_pointers();
             self.medium.write_nt(block.at(0), pointers.as_bytes());
             let is_root = slot == self.word_at(v, Word::Root);
@@ -224,7 +224,7 @@ impl<M: Medium> Store<M> {
         if absent.is_empty() {
             return Ok(0);
         }
-        self.v.transact(absent.len() as u64, KEEP, |txn| {
+        self.transact(absent.len() as u64, KEEP, |txn| {
             for at in &absent {
                 let from = (at - offset) as usize;
                 let bytes = &data[from..data.len().min(from + BLOCK as usize)];
@@ -595,7 +595,7 @@ impl<M: Medium> Files<M> {
         let list = loaded_attributes(object);
         let old = self.attributes(v)?;
         let need = if list == old { 0 } else { blocks_of(&list) };
-        self.v.transact(need, self.keep_for(v, &list)?, |txn| {
+        self.transact(need, self.keep_for(v, &list)?, |txn| {
             let mut words = self.reloaded_words(v, object);
             if list != old {
                 words.push((Word::Xattr, self.replace_attributes(txn, v, &list)?));

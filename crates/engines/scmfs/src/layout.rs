@@ -40,6 +40,7 @@ pub const FORMAT: Format = Format {
     oldest: 1,
     backed: None,
     usage_since: Some(2),
+    shares: false,
     bytes: (POOL_MIN, POOL_MAX),
 };
 

@@ -386,8 +386,8 @@ fn clones_are_copies(fs: &dyn FileSystem) {
     }
     for (size, before) in [(0, 0), (1, 0), (1, 1), (4096, 9), (49_152, 60_000), (3 << 20, 5000)] {
         let data = pattern(size);
-        let a = file_with(fs, format!("a{size}").as_bytes(), &data);
-        let b = file_with(fs, format!("b{size}").as_bytes(), &pattern(before));
+        let a = file_with(fs, format!("a{size}-{before}").as_bytes(), &data);
+        let b = file_with(fs, format!("b{size}-{before}").as_bytes(), &pattern(before));
         let was = contents(fs, b);
         fs.clone_range((a, 0), (b, 0), 0).unwrap();
         // The rest of a longer file stays.
