@@ -444,6 +444,7 @@ impl<M: Medium> Files<M> {
             && self.can_record()
             && self.write_recorded(ino, v, root, offset, data)?)
     }
+
     /// Overwrites part of one leaf: the crawl for the most frequent case, without its generality.
     /// `false` if the tree has no slot for that leaf yet. The new block is taken before the tree is
     /// read, so that the CPU can wait for the pointers while it copies.

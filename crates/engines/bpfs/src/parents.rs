@@ -91,7 +91,7 @@ impl Volatile {
     }
 
     /// Records that blocks may be shared.
-    pub fn begin_sharing(&self) {
+    pub fn set_sharing(&self) {
         self.arena.table(self.parents.in_use)[0].store(1, SeqCst);
     }
 
@@ -126,7 +126,7 @@ impl Volatile {
             // The blocks at fixed places have no use here.
             Ok(_) if self.blocks.set(&self.arena, block.get()) => Claim::First,
             Err(other) if other & !COUNT == used_as && used_as != BlockUse::Other.word() => {
-                self.begin_sharing();
+                self.set_sharing();
                 self.add_parent(block).map_or(Claim::Refused, |()| Claim::Shared)
             }
             _ => Claim::Refused,
@@ -390,6 +390,6 @@ impl<M: Medium> Store<M> {
             let ready = Fenced::not_needed("nothing is shared yet");
             let _ = self.medium.publish(namespace::POOL_SHARED, word, ready);
         }
-        self.v.begin_sharing();
+        self.v.set_sharing();
     }
 }

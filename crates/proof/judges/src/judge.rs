@@ -194,16 +194,24 @@ fn bpfs() -> Result<Vec<Hunt>, String> {
     Ok(hunts)
 }
 
-/// The families of BPFS with files that share blocks.
+/// The families of BPFS with files that share blocks: the engine as it is, with readers that read
+/// without a copy, and in the mode `ordered`.
 fn with_shared_blocks() -> Result<Vec<Hunt>, String> {
     let mut hunts = Vec::new();
     for (base, workloads) in shared::bases()?.into_iter().zip(shared::workloads()) {
         let bases: Pools = [base].into();
-        hunts.extend(workloads.into_iter().map(|ops| {
-            let name = "shared blocks".to_owned();
-            Hunt { name, is_whole: true, ..hunt(Bpfs, &bases, "", Family::Script(ops)) }
-        }));
+        let name = |way: &str| format!("{way}shared blocks");
+        for ops in workloads {
+            let family = Family::Script(ops);
+            let all = [
+                Hunt { name: name(""), ..hunt(Bpfs, &bases, "", family.clone()) },
+                Hunt { name: name(LENT), ..hunt(LentBpfs, &bases, "", family.clone()) },
+                Hunt { name: name(ORDERED), ..hunt(Ordered, &bases, "", family) },
+            ];
+            hunts.extend(all.map(|hunt| Hunt { is_whole: true, ..hunt }));
+        }
         hunts.push(hunt(Bpfs, &bases, "shared, ", Family::Lines));
+        hunts.push(hunt(Bpfs, &bases, "shared, ", Family::Random { runs: 10, ops: 60 }));
     }
     Ok(hunts)
 }

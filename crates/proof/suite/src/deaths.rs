@@ -102,6 +102,16 @@ fn set(fs: &Pool<'_>, ino: Ino, set: SetAttr) -> Result<()> {
     fs.setattr(&Caller::ROOT, ino, &set).map(drop)
 }
 
+/// Makes a file share the blocks of another one, if the engine can do that.
+fn clone(fs: &Pool<'_>, dir: Ino, from: Ino, to: &str) -> Result<()> {
+    if !fs.limits().clones {
+        return Ok(());
+    }
+    let to = at(fs, at(fs, dir, "a"), to);
+    set(fs, to, SetAttr { size: Some(0), ..SetAttr::default() })?;
+    fs.clone_range((from, 0), (to, 0), 0)
+}
+
 const OPS: &[Op] = &[
     ("create", |fs, d| make(fs, at(fs, d, "a"), "new", NewKind::File).map(drop)),
     ("mkdir", |fs, d| make(fs, at(fs, d, "a"), "new", NewKind::Dir).map(drop)),
@@ -201,6 +211,20 @@ const OPS: &[Op] = &[
     ("copy a range", |fs, d| {
         let (small, big) = (at(fs, at(fs, d, "a"), "small"), at(fs, at(fs, d, "a"), "big"));
         fs.copy_range((big, 100), (small, 90), 9000).map(drop)
+    }),
+    ("clone", |fs, d| on(fs, d, "big", |big| clone(fs, d, big, "small"))),
+    ("clone, and write to a shared block", |fs, d| {
+        on(fs, d, "big", |big| {
+            clone(fs, d, big, "empty")?;
+            fs.write(big, 4096, b"12345678")?;
+            fs.write(at(fs, at(fs, d, "a"), "empty"), 4096, &[8; 5000])
+        })
+    }),
+    ("clone, and remove both", |fs, d| {
+        let a = at(fs, d, "a");
+        on(fs, d, "sparse", |sparse| clone(fs, d, sparse, "small"))?;
+        fs.unlink(a, b"small")?;
+        fs.unlink(a, b"sparse")
     }),
     ("collapse", |fs, d| on(fs, d, "big", |f| fs.fallocate(f, Fallocate::Collapse, 4096, 8192))),
     ("insert", |fs, d| on(fs, d, "big", |f| fs.fallocate(f, Fallocate::Insert, 4096, 8192))),
