@@ -389,4 +389,21 @@ export! {
             })
         })
     }
+
+    fn ks_clone (pool: PoolHandle, from: *const c_char, to: *const c_char) -> c_int {
+        let pool = &*pool;
+        call_c(|| {
+            let (from, to) = (memory::string(from)?, memory::string(to)?);
+            let now = vfs::Timestamp::now().0.cast_unsigned();
+            let unique = u64::from(std::process::id()) << 32 | now & u64::from(u32::MAX);
+            pool.at(from, |fs, from_dir, from_name| {
+                let source = fs.lookup(from_dir, from_name)?;
+                let made = pool.at(to, |fs, to_dir, to_name| {
+                    vfs::clone_tree(fs, source.ino, (to_dir, to_name), unique, &mut |_| true)
+                });
+                fs.forget(source.ino, 1);
+                made.map(drop)
+            })
+        })
+    }
 }

@@ -23,7 +23,7 @@
 //!
 //! [`model`] is the executable specification. `conformance` (a cargo feature of this name) is the
 //! suite that compares any implementation with it; `script` (also a feature) represents operations
-//! as lines of text. [`path`] walks paths, [`tree`] reads a whole file system into a value that can
+//! as lines of text. [`path`] walks paths, [`clone_tree()`] clones trees, [`tree`] reads a whole file system into a value that can
 //! be compared, and [`forward!`] puts one file system over another. [`access`] marks reads that
 //! must not move access times, [`acl`] is the POSIX.1e arithmetic, and [`Limits`] and [`rules`] are
 //! the small rules that every engine needs.
@@ -33,6 +33,7 @@
 pub mod access;
 pub mod acl;
 mod backed;
+mod clone_tree;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod forward;
@@ -49,6 +50,7 @@ pub mod tree;
 mod types;
 
 pub use backed::{ABSENT, Backed, IDENTITY_MAX, LoadedObject, Residence, WaitingCalls};
+pub use clone_tree::{Cloned, Progress, clone_tree, temporary_name};
 pub use limits::{CLONE_UNIT, Limits, XATTR_NAME_MAX};
 pub use loader::{Loader, Need, load_for};
 pub use mappings::Mappings;

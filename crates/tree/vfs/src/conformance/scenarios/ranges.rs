@@ -455,18 +455,18 @@ fn clones_diverge(fs: &dyn FileSystem) {
         |fs, f| fs.write(f, 4096 + 100, &[2; 900]).unwrap(),
         |fs, f| fs.write(f, 8192, &[3; 4096]).unwrap(),
         |fs, f| fs.write(f, 5000, &[4; 30_000]).unwrap(),
-        |fs, f| drop(fs.append(f, &[5; 10]).unwrap()),
-        |fs, f| drop(fs.append(f, &[5; 10_000]).unwrap()),
+        |fs, f| fs.append(f, &[5; 10]).map(drop).unwrap(),
+        |fs, f| fs.append(f, &[5; 10_000]).map(drop).unwrap(),
         |fs, f| fs.write(f, 49_000, &[6; 3000]).unwrap(),
-        |fs, f| drop(truncate(fs, f, 20_100).unwrap()),
-        |fs, f| drop(truncate(fs, f, 60_000).unwrap()),
+        |fs, f| truncate(fs, f, 20_100).map(drop).unwrap(),
+        |fs, f| truncate(fs, f, 60_000).map(drop).unwrap(),
         |fs, f| fs.fallocate(f, Fallocate::PunchHole, 5000, 20_000).unwrap(),
         |fs, f| fs.fallocate(f, Fallocate::Collapse, BLOCK, 3 * BLOCK).unwrap(),
         |fs, f| {
             let mode = Fallocate::ZeroRange { keep_size: false };
             fs.fallocate(f, mode, 40_000, 20_000).unwrap();
         },
-        |fs, f| drop(truncate(fs, f, 0).unwrap()),
+        |fs, f| truncate(fs, f, 0).map(drop).unwrap(),
     ];
     let data = pattern(50_000);
     for (i, change) in changes.into_iter().enumerate() {
