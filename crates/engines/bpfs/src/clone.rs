@@ -2,14 +2,14 @@
 //!
 //! | clone | prepared | stored | fences |
 //! |---|---|---|---:|
-//! | of all of a file, to a file that is not longer | – | a record of root and size, then the words | 3 |
+//! | of all of a file, to a file that is not longer | – | a record of root and size, then the words | 4 |
 //! | of a range inside the file | blocks of pointers | pointer, or inode root | 2 |
 //! | of a range across the end of the file | blocks of pointers | a record of root and size, then the words | 4 |
 //!
 //! The first clone of a pool takes two fences more ([`Store::begin_sharing`]).
 
 use crate::blocks::{KEEP, Txn};
-use crate::crawler::{CommitMode, CrawlChange, Edit, Node, blocks_for};
+use crate::crawler::{CommitMode, CrawlChange, Edit, Node};
 use crate::extent::FileExtent as _;
 use crate::fs::Files;
 use crate::layout::*;
@@ -112,10 +112,21 @@ impl<M: Medium> Edit for CloneEdit<'_, M> {
     }
 }
 
-/// Returns the most blocks of pointers that changing a range of a tree can take.
-fn pointers_for(height: u8, range: &Range<u64>) -> u64 {
-    let ranges = std::slice::from_ref(range);
-    blocks_for(height, ranges) - blocks_for(0, ranges)
+/// Returns the most blocks of pointers that a clone can take: to a range of a tree that will have
+/// this height, from byte `from` of a tree of height `from_height`. `most` blocks are in both files.
+fn pointers_for(height: u8, range: &Range<u64>, (from, from_height): (u64, u8), most: u64) -> u64 {
+    let shift = range.start.abs_diff(from);
+    let at = |h: u8| {
+        let all = range.end.div_ceil(span(h)) - range.start / span(h);
+        // Subtrees are shared, except those at both ends of the range; or all of the source lies in
+        // two of them.
+        match shift.is_multiple_of(span(h)) || h > from_height {
+            true => all.min(4),
+            // Each leads to a block of one of the files.
+            false => all.min(most.saturating_mul(2).saturating_add(4)),
+        }
+    };
+    (1..=height).map(at).sum()
 }
 
 impl<M: Medium> Files<M> {
@@ -182,7 +193,9 @@ impl<M: Medium> Files<M> {
         let is_rest = end >= size && from + len == self.load(s, Word::Size);
         let whole = if is_rest { span(height) } else { end };
         d.cut_extent(&(to..whole));
-        let need = pointers_for(height, &(to..end)) + u64::from(height - root.height());
+        let most = s.block_count().saturating_add(d.block_count());
+        let need = pointers_for(height, &(to..end), (from, source.height()), most)
+            + u64::from(height - root.height());
         self.transact(need, KEEP, |txn| {
             self.touch_modified(d);
             if has_gap {
