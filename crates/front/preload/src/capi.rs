@@ -394,8 +394,7 @@ export! {
         let pool = &*pool;
         call_c(|| {
             let (from, to) = (memory::string(from)?, memory::string(to)?);
-            let now = vfs::Timestamp::now().0.cast_unsigned();
-            let unique = u64::from(std::process::id()) << 32 | now & u64::from(u32::MAX);
+            let unique = vfs::unique_number();
             pool.at(from, |fs, from_dir, from_name| {
                 let source = fs.lookup(from_dir, from_name)?;
                 let made = pool.at(to, |fs, to_dir, to_name| {

@@ -12,7 +12,7 @@
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT};
 use crate::{
     Attr, Caller, Errno, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, Result, SetAttr,
-    SetTime, SetXattr,
+    SetTime, SetXattr, Timestamp,
 };
 use std::collections::HashMap;
 
@@ -37,6 +37,12 @@ pub fn temporary_name(name: &[u8], unique: u64) -> Vec<u8> {
     // Short enough for every file system.
     let shown = &name[..name.len().min(32)];
     [b".".as_slice(), shown, format!(".clone-{unique:016x}").as_bytes()].concat()
+}
+
+/// Returns a number that no other call on this machine returns at about the same time.
+pub fn unique_number() -> u64 {
+    let now = Timestamp::now().0.cast_unsigned();
+    u64::from(std::process::id()) << 32 | now & u64::from(u32::MAX)
 }
 
 /// Clones `from`, a file, a directory with all below it, or anything else, to the new name `to`. If

@@ -50,7 +50,7 @@ pub mod tree;
 mod types;
 
 pub use backed::{ABSENT, Backed, IDENTITY_MAX, LoadedObject, Residence, WaitingCalls};
-pub use clone_tree::{Cloned, Progress, clone_tree, temporary_name};
+pub use clone_tree::{Cloned, Progress, clone_tree, temporary_name, unique_number};
 pub use limits::{CLONE_UNIT, Limits, XATTR_NAME_MAX};
 pub use loader::{Loader, Need, load_for};
 pub use mappings::Mappings;

@@ -62,7 +62,7 @@ fn costs() {
 
     // One block of pointers at each of the two levels.
     let first = cost(&fs, || fs.write(b, 4096, &[2; 4096]).unwrap());
-    assert_eq!(first, [4096 + 2 * 4096, 1, 2, 1], "the first overwrite copies the path");
+    assert_eq!(first, [4096 + 2 * 4096, 1, 3, 1], "the first overwrite copies the path");
     let second = cost(&fs, || fs.write(b, 8192, &[2; 4096]).unwrap());
     assert_eq!(second, [4096, 1, 2, 1], "the others of the same 2 MiB are like any overwrite");
     let word = cost(&fs, || fs.write(b, 12_288, &[2; 8]).unwrap());
