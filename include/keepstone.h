@@ -77,6 +77,10 @@ int ks_mkdir(ks_pool *pool, const char *path, mode_t mode);
 int ks_rmdir(ks_pool *pool, const char *path);
 int ks_unlink(ks_pool *pool, const char *path);
 int ks_rename(ks_pool *pool, const char *from, const char *to);
+/* Clones a file, or a directory with all below it, to a new name, which appears as a whole (EEXIST if it exists).
+ * Files share their blocks until one of them changes; a pool whose layout cannot do that copies. Attributes, extended
+ * attributes, times and hard links within the tree are kept. */
+int ks_clone(ks_pool *pool, const char *from, const char *to);
 
 /* Makes all that has completed in the pool durable. */
 int ks_sync(ks_pool *pool);

@@ -177,7 +177,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl FileSystem for ModelBacking {
-    vfs::forward!(self => self.model(); root, durability, forget);
+    vfs::forward!(self => self.model(); root, durability, forget, clone_range);
 
     counted! {
         lookup Lookup, getattr Getattr, readlink Readlink, readdir Readdir, read Read, write Write, append Append,

@@ -262,7 +262,8 @@ impl FileSystem for ObjectFs {
     }
 
     fn limits(&self) -> &'static Limits {
-        &Limits::MAX
+        const LIMITS: &Limits = &Limits { clones: false, ..Limits::MAX };
+        LIMITS
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {

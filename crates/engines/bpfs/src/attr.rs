@@ -27,6 +27,13 @@ impl<M: Medium> Store<M> {
             // The added part of the file must read as zeros; it is invisible until the size is
             // committed.
             let root_off = self.word_at(v, Word::Root);
+            if self.v.shares() && size > 0 {
+                // The path to the end of the tree changes in place, and bytes behind it.
+                match size > old_size {
+                    true => self.own(v, old_size, !old_size.is_multiple_of(BLOCK), KEEP)?,
+                    false => self.own(v, size, false, 0)?,
+                };
+            }
             let root = match size {
                 // No part of an absent tree stays.
                 0 => self.root_if_present(self.load(v, Word::Root))?,
@@ -39,7 +46,7 @@ impl<M: Medium> Store<M> {
             if size > old_size {
                 self.zero_tail(root, old_size, size)?;
                 let room = u64::from(height_for(size).saturating_sub(root.height()));
-                self.v.transact(room, KEEP, |txn| {
+                self.transact(room, KEEP, |txn| {
                     self.grow(txn, root_off, root, size);
                     v.add_blocks(txn.delta());
                     Ok::<(), Errno>(())
@@ -76,7 +83,7 @@ impl<M: Medium> Store<M> {
         if size.is_multiple_of(BLOCK) || !self.v.pins().any(&self.v.arena) {
             return Ok(());
         }
-        self.v.transact(1, 0, |txn| {
+        self.transact(1, 0, |txn| {
             let slot = self.find_slot(root, self.word_at(v, Word::Root), size)?;
             let Some((slot, Some(old))) = slot else { return Ok(()) };
             let base = size - size % BLOCK;

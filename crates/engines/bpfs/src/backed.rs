@@ -243,7 +243,7 @@ impl<M: Medium> Store<M> {
         let mut pointers = [Pointer::NULL; FANOUT as usize];
         let count = (size - base).div_ceil(below).min(FANOUT);
         pointers[..count as usize].fill(Pointer::ABSENT);
-        self.v.transact(1, KEEP, |txn| {
+        self.transact(1, KEEP, |txn| {
             let block = txn.take_pointers();
             self.medium.write_nt(block.at(0), pointers.as_bytes());
             let is_root = slot == self.word_at(v, Word::Root);
@@ -263,7 +263,7 @@ impl<M: Medium> Store<M> {
         if absent.is_empty() {
             return Ok(0);
         }
-        self.v.transact(absent.len() as u64, KEEP, |txn| {
+        self.transact(absent.len() as u64, KEEP, |txn| {
             for at in &absent {
                 let from = (at - offset) as usize;
                 let bytes = &data[from..data.len().min(from + BLOCK as usize)];
@@ -658,7 +658,7 @@ impl<M: Medium> Files<M> {
             v.add_blocks(txn.delta());
             Ok::<(), Errno>(())
         };
-        self.counted(v, 0..u64::MAX, || self.v.transact(need, keep, commit))?;
+        self.counted(v, 0..u64::MAX, || self.transact(need, keep, commit))?;
         self.note_reloaded(v, &list);
         Ok(true)
     }

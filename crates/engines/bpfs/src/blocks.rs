@@ -86,6 +86,9 @@ impl Volatile {
             taken: SmallVec::new(),
             freed: SmallVec::new(),
             kept: 0,
+            shared: Vec::new(),
+            dropped: Vec::new(),
+            gained: 0,
         };
         let result = body(&mut txn);
         // Borrowed in place: moving the lists would copy them.
@@ -119,9 +122,19 @@ impl Volatile {
         }
     }
 
+    /// Lets blocks be claimed again, except those with another parent. Returns the number released
+    /// at once.
+    fn clear_blocks(&self, blocks: &[BlockNo]) -> u64 {
+        if !self.shares() {
+            return self.clear_unshared(blocks);
+        }
+        let last = blocks.iter().copied().filter(|block| self.drop_parent(*block));
+        self.clear_unshared(&last.collect::<SmallVec<[BlockNo; 16]>>())
+    }
+
     /// Lets blocks be claimed again, at once or when no reader can be using them any more. Returns
     /// the number released at once.
-    fn clear_blocks(&self, blocks: &[BlockNo]) -> u64 {
+    fn clear_unshared(&self, blocks: &[BlockNo]) -> u64 {
         if self.pins().defer(&self.arena, blocks) {
             self.clear_deferred();
             return 0;
@@ -151,6 +164,13 @@ pub struct Txn<'a> {
     freed: SmallVec<[BlockNo; 16]>,
     /// The number of blocks that a pending commit has freed.
     kept: usize,
+    /// The tops of subtrees of which the operation counted a parent more ([`crate::parents`]), with
+    /// their heights.
+    pub(crate) shared: Vec<(BlockNo, u8)>,
+    /// The tops of subtrees that have a parent less if the operation succeeds.
+    pub(crate) dropped: Vec<(BlockNo, u8)>,
+    /// The number of blocks that the inode got and did not take, less those of dropped subtrees.
+    gained: i64,
 }
 
 impl<'a> Txn<'a> {
@@ -271,7 +291,13 @@ impl<'a> Txn<'a> {
         run
     }
 
-    /// Records a block that becomes free if the operation succeeds.
+    /// Adds to the blocks of the inode some that were not taken.
+    pub fn gain(&mut self, blocks: i64) {
+        self.gained += blocks;
+    }
+
+    /// Records a block that has a parent less if the operation succeeds. If that was its only one,
+    /// the block becomes free; blocks that it leads to are not touched.
     pub fn free(&mut self, block: BlockNo) {
         self.freed.push(block);
     }
@@ -287,8 +313,8 @@ impl<'a> Txn<'a> {
         self.freed.clear();
     }
 
-    /// Returns the number of blocks taken, less those freed.
+    /// Returns the number of blocks that the inode has more than before.
     pub fn delta(&self) -> i64 {
-        self.taken.len() as i64 - (self.freed.len() + self.kept) as i64
+        self.taken.len() as i64 - (self.freed.len() + self.kept) as i64 + self.gained
     }
 }

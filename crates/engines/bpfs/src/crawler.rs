@@ -25,6 +25,16 @@ pub enum CommitMode {
     Atomic,
     /// Only above: return a shadow.
     Copy,
+    /// Only above, and other trees keep the old blocks: the children of a copied block have a
+    /// parent more (parents-P2).
+    Shared,
+}
+
+impl CommitMode {
+    /// Returns the mode for the children of a node that may change in several places.
+    fn below(self) -> Self {
+        if self == Self::Shared { Self::Shared } else { Self::Copy }
+    }
 }
 
 /// The result of a change for a subtree.
@@ -44,6 +54,17 @@ pub trait Edit {
     /// Returns whether a subtree inside the ranges becomes a hole without a visit to its leaves.
     fn prunes(&self) -> bool {
         false
+    }
+
+    /// Returns whether blocks of pointers with several parents are copied even if nothing below
+    /// them changes.
+    fn copies_path(&self) -> bool {
+        false
+    }
+
+    /// Replaces a whole subtree; `None` if its leaves have to be visited.
+    fn subtree(&mut self, _txn: &mut Txn<'_>, _old: Node) -> Result<Option<CrawlChange>> {
+        Ok(None)
     }
 
     /// Changes the leaf that covers `base..base + BLOCK`; `old` is its block, `None` for a hole. In
@@ -317,6 +338,8 @@ impl<M: Medium> Trees<M> {
         mode: CommitMode,
         edit: &mut dyn Edit,
     ) -> Result<CrawlChange> {
+        let is_shared = node.block.is_some_and(|block| txn.tables().is_shared(block));
+        let mode = if is_shared { CommitMode::Shared } else { mode };
         if node.height == 0 {
             return edit.leaf(txn, node.block, node.base, mode);
         }
@@ -336,19 +359,22 @@ impl<M: Medium> Trees<M> {
             let slot = node.block.map(|block| block.at(first * 8));
             let child = slot.map_or(Ok(None), |slot| self.load_child(slot))?;
             let change = self.edit_child(txn, node.child(first, child), mode, edit)?;
-            return match (change, slot) {
-                (CrawlChange::Done, _) => Ok(CrawlChange::Done),
-                (CrawlChange::Shadow(new), _) if new == child => Ok(CrawlChange::Done),
-                (CrawlChange::Shadow(new), Some(slot)) if mode == CommitMode::Atomic => {
-                    txn.commit(&self.medium, slot, Pointer::to(new).word());
-                    Ok(CrawlChange::Done)
-                }
-                (CrawlChange::Shadow(new), _) => {
-                    let mut pointers = self.load_pointers(node.block);
-                    pointers[first as usize] = Pointer::to(new);
-                    Ok(self.shadow_pointers(txn, node.block, &pointers))
-                }
+            let new = match change {
+                CrawlChange::Done => child,
+                CrawlChange::Shadow(new) => new,
             };
+            let copies = mode == CommitMode::Shared && edit.copies_path() && node.block.is_some();
+            if new == child && !copies {
+                return Ok(CrawlChange::Done);
+            }
+            if let (Some(slot), CommitMode::Atomic) = (slot, mode) {
+                txn.commit(&self.medium, slot, Pointer::to(new).word());
+                return Ok(CrawlChange::Done);
+            }
+            let mut pointers = self.load_pointers(node.block);
+            self.leave_pointers(txn, node, mode, &pointers)?;
+            pointers[first as usize] = Pointer::to(new);
+            return Ok(self.shadow_pointers(txn, &pointers));
         }
 
         let mut pointers: SmallVec<[Pointer; 16]> =
@@ -363,7 +389,7 @@ impl<M: Medium> Trees<M> {
                 let pointer = &mut pointers[(i - first) as usize];
                 let child = self.check_block(*pointer)?;
                 if let CrawlChange::Shadow(new) =
-                    self.edit_child(txn, node.child(i, child), CommitMode::Copy, edit)?
+                    self.edit_child(txn, node.child(i, child), mode.below(), edit)?
                     && new != child
                 {
                     *pointer = Pointer::to(new);
@@ -385,8 +411,9 @@ impl<M: Medium> Trees<M> {
             }
         }
         let mut all = self.load_pointers(node.block);
+        self.leave_pointers(txn, node, mode, &all)?;
         all[first as usize..end as usize].copy_from_slice(&pointers);
-        Ok(self.shadow_pointers(txn, node.block, &all))
+        Ok(self.shadow_pointers(txn, &all))
     }
 
     /// As [`edit`](Self::edit), for a child. Frees it as a whole if `edit` prunes and its ranges
@@ -403,24 +430,41 @@ impl<M: Medium> Trees<M> {
                 return Ok(CrawlChange::Done);
             }
             if edit.ranges().iter().any(|r| r.start <= child.base && r.end >= child.end()) {
-                self.visit_all(child, &mut |b| txn.free(b))?;
+                self.drop_subtree(txn, child)?;
                 return Ok(CrawlChange::Shadow(None));
             }
+        }
+        if let Some(change) = edit.subtree(txn, child)? {
+            return Ok(change);
         }
         self.edit(txn, child, mode, edit)
     }
 
-    /// Frees the old pointer block, and writes the pointers to a new one; without any pointer,
-    /// makes a hole. Not durable yet.
-    fn shadow_pointers(
+    /// Leaves an old pointer block that is about to be copied: frees it, or if other trees keep it,
+    /// counts the copy as another parent of its children.
+    fn leave_pointers(
         &self,
         txn: &mut Txn<'_>,
-        old: Option<BlockNo>,
+        node: Node,
+        mode: CommitMode,
         pointers: &Pointers,
-    ) -> CrawlChange {
-        if let Some(old) = old {
+    ) -> Result<()> {
+        let Some(old) = node.block else { return Ok(()) };
+        if mode != CommitMode::Shared {
             txn.free(old);
+            return Ok(());
         }
+        for pointer in pointers {
+            if let Some(child) = self.check_block(*pointer)? {
+                txn.share(child, node.height - 1)?;
+            }
+        }
+        txn.drop_tree(old, node.height, 1);
+        Ok(())
+    }
+
+    /// Writes the pointers to a new block; without any pointer, makes a hole. Not durable yet.
+    fn shadow_pointers(&self, txn: &mut Txn<'_>, pointers: &Pointers) -> CrawlChange {
         if pointers.iter().all(|p| p.is_null()) {
             return CrawlChange::Shadow(None);
         }

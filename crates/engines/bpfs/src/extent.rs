@@ -146,7 +146,11 @@ impl<M: Medium> Store<M> {
         content: AppendContent<'_>,
     ) -> Result<()> {
         let end = range.end;
-        self.v.transact(blocks_to_append(root, &range), KEEP, |txn| {
+        let root = match self.v.shares() && v.kind() == FileKind::File {
+            true => self.own(v, size, !size.is_multiple_of(BLOCK), KEEP)?,
+            false => root,
+        };
+        self.transact(blocks_to_append(root, &range), KEEP, |txn| {
             if !size.is_multiple_of(BLOCK) {
                 self.unmark_block(v, root, size)?;
             }

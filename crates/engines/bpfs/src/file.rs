@@ -202,37 +202,41 @@ impl<M: Medium> Store<M> {
         let root = self.root_if_present(self.load(v, Word::Root))?;
         let mut blocks = Vec::new();
         let mut each = |b| blocks.push(b);
-        if size == 0 {
-            self.visit_most(Node::top(root), &mut v.block_count(), &mut each)?;
+        let count = if size == 0 {
+            let count = self.take_down(Node::top(root), &mut v.block_count(), &mut each)?;
             self.medium.store_u64(self.word_at(v, Word::Root), 0);
+            count
         } else {
-            self.prune_node(Node::top(root), size, &mut each)?;
-        }
+            self.prune_node(Node::top(root), size, &mut each)?
+        };
+        v.add_blocks(-(count as i64));
         if !blocks.is_empty() {
-            v.add_blocks(-(blocks.len() as i64));
             self.v.release(&blocks);
         }
         Ok(())
     }
 
-    /// Nulls the pointers of a subtree that lie beyond `size`, in place.
-    fn prune_node(&self, node: Node, size: u64, each: &mut impl FnMut(BlockNo)) -> Result<()> {
-        let Some(block) = node.block else { return Ok(()) };
+    /// Nulls the pointers of a subtree that lie beyond `size`, in place: the path to `size` is the
+    /// inode's own. Calls `each` for every block that becomes free; returns the number of blocks
+    /// that were below.
+    fn prune_node(&self, node: Node, size: u64, each: &mut dyn FnMut(BlockNo)) -> Result<u64> {
+        let Some(block) = node.block else { return Ok(0) };
         if node.height == 0 || node.base + span(node.height) <= size {
-            return Ok(());
+            return Ok(0);
         }
         let below = span(node.height - 1);
         let pointers = self.load_pointers(node.block);
         let mut nulled: Option<Range<PmOff>> = None;
+        let mut count = 0;
         for i in size.saturating_sub(node.base) / below..FANOUT {
             let child = node.child(i, self.block_if_present(pointers[i as usize])?);
             if pointers[i as usize].is_null() {
                 continue;
             }
             if child.base < size {
-                self.prune_node(child, size, each)?;
+                count += self.prune_node(child, size, each)?;
             } else {
-                self.visit_all(child, &mut *each)?;
+                count += self.take_down(child, &mut { u64::MAX }, each)?;
                 let slot = block.at(i * 8);
                 self.medium.store_u64(slot, 0);
                 nulled = Some(nulled.map_or(slot, |n| n.start)..slot + 8);
@@ -241,7 +245,7 @@ impl<M: Medium> Store<M> {
         if let Some(n) = nulled {
             self.medium.flush(n.start, n.end - n.start);
         }
-        Ok(())
+        Ok(count)
     }
 }
 
@@ -298,7 +302,7 @@ impl<M: Medium> Files<M> {
         let range = offset..end;
         self.prefetch_rest(root, &range);
         let need = blocks_for(height, std::slice::from_ref(&range));
-        let done = self.v.transact(need, KEEP, |txn| {
+        let done = self.transact(need, KEEP, |txn| {
             for base in whole.clone().step_by(BLOCK as usize) {
                 let at = (base - offset) as usize;
                 self.medium.write_nt(txn.take().at(0), &data[at..at + BLOCK as usize]);
@@ -323,9 +327,10 @@ impl<M: Medium> Files<M> {
             }
             self.revoke_capability(v)?;
             v.cut_extent(&range);
+            let replaces = written.is_some() && self.owns_path(root, offset)?;
             self.counted(v, range.clone(), || match written {
-                Some(written) => self.replace_leaf(txn, v, root, offset, written),
-                None => {
+                Some(written) if replaces => self.replace_leaf(txn, v, root, offset, written),
+                _ => {
                     self.touch_modified(v);
                     let store: &Store<M> = self;
                     let mut edit = WriteEdit { store, ino, range, data, size, written: whole };
@@ -393,19 +398,10 @@ impl<M: Medium> Files<M> {
         if end > size {
             return self.write_across_end(ino, v, root, size, offset, data);
         }
-        if offset / 8 == (end - 1) / 8 && self.write_word(v, root, offset, data)? {
-            return Ok(());
-        }
-        if offset / LINE == (end - 1) / LINE
-            && self.can_store_lines()
-            && self.write_line(v, root, offset, data)?
-        {
-            return Ok(());
-        }
-        if offset / BLOCK == (end - 1) / BLOCK
-            && data.len() <= records::DATA_MAX
-            && self.can_record()
-            && self.write_recorded(ino, v, root, offset, data)?
+        let is_one = offset / BLOCK == (end - 1) / BLOCK;
+        if is_one
+            && self.owns_block(root, offset)?
+            && self.write_in_place(ino, v, root, offset, data)?
         {
             return Ok(());
         }
@@ -413,8 +409,9 @@ impl<M: Medium> Files<M> {
         v.cut_extent(&range);
         // One more than the crawl needs, to replace a leaf directly.
         let need = blocks_to_append(root, &range) + 1;
-        self.v.transact(need, KEEP, |txn| {
-            if offset / BLOCK == (end - 1) / BLOCK
+        self.transact(need, KEEP, |txn| {
+            if is_one
+                && self.owns_path(root, offset)?
                 && self.write_leaf(txn, v, root, size, offset, data)?
             {
                 self.gain(v, txn.delta());
@@ -428,6 +425,30 @@ impl<M: Medium> Files<M> {
             self.gain(v, txn.delta());
             Ok(())
         })
+    }
+
+    /// Overwrites part of a block in place, if there is a way to; `false` if not.
+    fn write_in_place(
+        &self,
+        ino: Ino,
+        v: &VInode,
+        root: Root,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<bool> {
+        let end = offset + data.len() as u64;
+        if offset / 8 == (end - 1) / 8 && self.write_word(v, root, offset, data)? {
+            return Ok(true);
+        }
+        if offset / LINE == (end - 1) / LINE
+            && self.can_store_lines()
+            && self.write_line(v, root, offset, data)?
+        {
+            return Ok(true);
+        }
+        Ok(data.len() <= records::DATA_MAX
+            && self.can_record()
+            && self.write_recorded(ino, v, root, offset, data)?)
     }
 
     /// Overwrites part of one leaf: the crawl for the most frequent case, without its generality.
@@ -487,12 +508,6 @@ impl<M: Medium> Files<M> {
         self.has_records() && !self.is_lent()
     }
 
-    /// Returns whether there are readers without a copy (pins-N1): they rely on never seeing
-    /// in-place writes longer than a word.
-    fn is_lent(&self) -> bool {
-        self.v.pins().any(&self.v.arena)
-    }
-
     /// Updates a part of a block in place by a record; `false` if there is no block yet.
     fn write_recorded(
         &self,
@@ -544,7 +559,7 @@ impl<M: Medium> Files<M> {
         let end = range.end;
         v.cut_extent(&range);
         let record = self.hold_record(ino)?;
-        self.v.transact(blocks_to_append(root, &range), KEEP, |txn| {
+        self.transact(blocks_to_append(root, &range), KEEP, |txn| {
             let root = self.grow(txn, self.word_at(v, Word::Root), root, end);
             self.touch_modified(v);
             let mut edit = WriteEdit { store: self, ino, range, data, size, written: 0..0 };
@@ -560,8 +575,8 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Implements `FileSystem::copy_range`, as one operation: copies block by block if it appends
-    /// whole blocks, else reads, then writes.
+    /// Implements `FileSystem::copy_range`, as one operation: shares many whole blocks, copies block
+    /// by block if it appends, else reads, then writes.
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         const AT_ONCE: u64 = 16 << 20;
         let ((src, src_off), (dst, dst_off)) = (from, to);
@@ -584,6 +599,9 @@ impl<M: Medium> Files<M> {
             let dst_end = LIMITS.end_of(dst_off, have)?;
             if src == dst && src_off < dst_end && dst_off < src_off + have {
                 return Err(Errno::INVAL);
+            }
+            if self.copy_by_sharing((src, s, src_off), (dst, d, dst_off), have)? {
+                return Ok(have);
             }
             let have = have.min(AT_ONCE);
             let size = self.load(d, Word::Size);

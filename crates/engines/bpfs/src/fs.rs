@@ -4,6 +4,7 @@ use crate::blocks::KEEP;
 use crate::crawler::Trees;
 use crate::layout::{self, BLOCK};
 use crate::redo;
+use crate::scan::SharedScan;
 use crate::store::Store;
 use crate::volatile::VolatilePlan;
 use arena::Layout;
@@ -12,10 +13,10 @@ use pmem::{Medium, Pm, PmOff};
 use pool::{DurabilityMode, Error, MountOptions};
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use vfs::{Durability, Fallocate, Ino, LoadedObject, Result, Seek};
+use vfs::{Durability, Fallocate, Ino, Limits, LoadedObject, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = 25 << 1;
+pub const STATE_FORMAT: u64 = 26 << 1;
 
 /// The operations on contents. Each may use the store and the other operations.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -57,6 +58,7 @@ impl<M: Medium> namespace::Files for Files<M> {
             v,
             read_only: AtomicBool::new(o.read_only),
             clock: o.clock,
+            shared_scan: SharedScan::default(),
         }))
     }
 
@@ -128,6 +130,16 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         Self::copy_range(self, from, to, len)
+    }
+
+    fn limits(&self) -> &'static Limits {
+        // A mark of a shared block would belong to several files.
+        const BACKED: &Limits = &Limits { clones: false, ..layout::LIMITS };
+        if self.is_backed() { BACKED } else { &layout::LIMITS }
+    }
+
+    fn clone_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<()> {
+        Self::clone_range(self, from, to, len)
     }
 
     fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {

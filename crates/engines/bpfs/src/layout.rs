@@ -46,6 +46,7 @@ pub const FORMAT: Format = Format {
     oldest: VERSION,
     backed: Some(BACKED_VERSION),
     usage_since: None,
+    shares: true,
     bytes: (POOL_MIN, POOL_MAX),
 };
 

@@ -14,14 +14,15 @@
 //! - [`layout`]: the bytes on the media;
 //! - `redo`: changes that a record commits: overwrites of a part of a block, words that change
 //!   together;
-//! - `Trees`: `crawler`, `append`: how trees are followed and changed;
+//! - `Trees`: `crawler`, `append`: how trees are followed and changed; `parents`: blocks that
+//!   several trees share;
 //! - `volatile`, `blocks`, `zeroed`: free space; the derived state that all engines share is in
 //!   [`namespace`] and [`namespace::derived`];
 //! - `order`: commits that the next operation makes durable;
 //! - `Store`: `store`, `extent`, `attr`, `xattr`, `scan`: one inode, and what [`namespace`] needs
 //!   from an engine;
 //! - [`namespace::Core`]: the operations on names and attributes;
-//! - [`Files`]: `fs`, `file`, `space`, `pin`: the operations on contents;
+//! - [`Files`]: `fs`, `file`, `clone`, `space`, `pin`: the operations on contents;
 //! - `lifecycle`: format and check; [`namespace::Pool`] mounts.
 //!
 //! What this crate leaves out: permission checks and descriptors (front ends), the paper's
@@ -33,6 +34,7 @@ mod append;
 mod attr;
 mod backed;
 mod blocks;
+mod clone;
 mod crawler;
 mod extent;
 mod file;
@@ -40,6 +42,7 @@ mod fs;
 pub mod layout;
 mod lifecycle;
 mod order;
+mod parents;
 mod pin;
 mod redo;
 mod scan;

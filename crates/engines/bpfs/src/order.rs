@@ -18,7 +18,8 @@
 //!   ([`Volatile::order`], [`Volatile::settle`]). The fence of a CPU does not wait for flushes of
 //!   another, so it does not matter which one stored.
 //! - order-O4: blocks that the pending commit freed stay in use until it is durable. A commit that
-//!   frees more blocks than the record has room for is not left.
+//!   frees more blocks than the record has room for is not left, nor is one that drops a subtree
+//!   ([`crate::parents`]).
 //! - order-O5: content is never pending, only what leads to it. A mount flushes all pointers and
 //!   inodes (scan-S6), so no commit is lost if all processes that use a pool are killed.
 //! - order-O6: inode numbers, directory entries and redo records are used again only behind a fence
@@ -131,7 +132,9 @@ impl Pending {
 impl Volatile {
     /// Returns the number of blocks that become free when the pending commit is durable.
     pub fn freed_by_pending(&self) -> u64 {
-        self.pending.left(&self.arena).map_or(0, |left| left.freed.len() as u64)
+        let becomes_free = |block: &&BlockNo| !self.is_shared(**block);
+        let freed = |left: LeftCommit| left.freed.iter().filter(becomes_free).count() as u64;
+        self.pending.left(&self.arena).map_or(0, freed)
     }
 
     /// Fences what a commit leads to, and makes the pending commit durable before it (order-O2,
@@ -196,7 +199,10 @@ impl Txn<'_> {
     #[inline]
     pub fn end_commit<M: Medium>(&mut self, medium: &Pm<M>, at: PmOff) {
         let tables = self.tables();
-        if tables.leaves_fences() && tables.pending.leave(&tables.arena, at, self.freed()) {
+        if tables.leaves_fences()
+            && self.dropped.is_empty()
+            && tables.pending.leave(&tables.arena, at, self.freed())
+        {
             self.keep_freed();
             // The mode may have changed meanwhile.
             if !tables.leaves_fences() {

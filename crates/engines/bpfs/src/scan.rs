@@ -2,21 +2,40 @@
 //! trusted:
 //!
 //! - scan-S1: a block has one owner. The first claim of its bit succeeds; a second claim is a
-//!   problem, and the walk does not follow it, so cycles end.
+//!   problem, and the walk does not follow it, so cycles end. If files may share blocks, a second
+//!   claim is another parent ([`crate::parents`]), provided that both are for content of regular
+//!   files, at one height.
 //! - scan-S2: a pointer is aligned and inside the pool; a height is at most 4.
 //!
 //! A crash may leave pointers beyond the end of a file (crawler-T3, scan-S5). The scan flushes
 //! everything that operations change in place (scan-S6): the superblock, the inode file, and blocks
 //! of pointers. All else was durable before a pointer led to it.
 
+use crate::crawler::Node;
 use crate::extent::{Extent, FileExtent as _};
 use crate::layout::*;
+use crate::parents::{BlockUse, Claim};
 use crate::redo;
 use crate::store::Store;
 use namespace::{MAY_BE_ABSENT, Scan, Storage as _, VInode};
 use pmem::{Medium, PmOff};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::FileKind;
+
+/// The blocks of pointers on the way to one of them.
+type BlockPath = SmallVec<[BlockNo; HEIGHT_MAX as usize]>;
+
+/// What the scan of a pool whose files may share blocks notes until its end.
+#[derive(Default)]
+pub struct SharedScan {
+    /// The number of blocks below shared blocks of pointers.
+    counts: Mutex<HashMap<BlockNo, u64>>,
+    /// Pointers beyond the end of a file, each with the path to it.
+    stale: Mutex<Vec<(PmOff, BlockPath)>>,
+}
 
 /// How the walk of a tree treats its leaves, and the name of the tree in reports.
 struct ScanWalk<'a> {
@@ -31,16 +50,13 @@ struct ScanWalk<'a> {
     is_backed: bool,
     /// Whether a pointer is absent.
     has_absent: bool,
+    /// Whether blocks may have several parents, and whether those of this tree may.
+    sharing: Option<bool>,
+    /// The blocks of pointers above the current one, if blocks may have several parents.
+    path: BlockPath,
     blocks: u64,
     /// Blocks of data that are not marked clean.
     dirty: u64,
-}
-
-impl<'a> ScanWalk<'a> {
-    /// Returns the walk of a tree whose bad pointers may become holes.
-    fn of(scan: &'a Scan, object: &'a dyn Fn() -> String, size: u64, is_backed: bool) -> Self {
-        Self { scan, object, size, holes: true, is_backed, has_absent: false, blocks: 0, dirty: 0 }
-    }
 }
 
 /// A pointer that the walk has met, and the subtree that it should lead to.
@@ -72,7 +88,8 @@ impl<M: Medium> Store<M> {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
         }
-        let mut walk = ScanWalk { holes: false, ..ScanWalk::of(scan, &object, size, false) };
+        let mut walk = self.scan_walk(scan, &object, size, None);
+        walk.holes = false;
         let mut next = 0;
         let sound = self.walk_root(&mut walk, INODE_ROOT, &mut |block, base| {
             self.medium.flush(block.at(0), BLOCK);
@@ -97,8 +114,7 @@ impl<M: Medium> Store<M> {
         size: u64,
         each: &mut dyn FnMut(PmOff, u64),
     ) -> u64 {
-        let is_backed = self.trees.is_backed() && v.kind() == FileKind::File;
-        let mut walk = ScanWalk::of(scan, object, size, is_backed);
+        let mut walk = self.scan_walk(scan, object, size, Some(v.kind()));
         let (mut extent, mut longest) = (Extent::default(), Extent::default());
         self.walk_root(&mut walk, self.word_at(v, Word::Root), &mut |block, base| {
             if !extent.extend(base / BLOCK, block) {
@@ -115,7 +131,7 @@ impl<M: Medium> Store<M> {
         if walk.has_absent {
             v.state.fetch_or(MAY_BE_ABSENT, Relaxed);
         }
-        if is_backed {
+        if walk.is_backed {
             v.set_dirty_blocks(walk.dirty as i64);
         }
         walk.blocks
@@ -124,13 +140,70 @@ impl<M: Medium> Store<M> {
     /// Claims the blocks of the tree with an inode's extended attributes (scan-S1), and reports
     /// damage. `object` names the inode in reports. Returns the number of blocks.
     pub fn scan_attribute_tree(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
-        let mut walk = ScanWalk::of(scan, object, u64::MAX, false);
+        let mut walk = self.scan_walk(scan, object, u64::MAX, None);
         let at = self.word_at(v, Word::Xattr);
         if self.walk_root(&mut walk, at, &mut |_, _| {}) && self.attributes(v).is_err() {
             let fix = Some(((at, 0), "drop the attributes"));
             scan.problem(object, "its attributes cannot be read".into(), fix);
         }
         walk.blocks
+    }
+
+    /// Begins the walk of a tree: the content of an inode of this kind, or another tree.
+    fn scan_walk<'a>(
+        &self,
+        scan: &'a Scan,
+        object: &'a dyn Fn() -> String,
+        size: u64,
+        content: Option<FileKind>,
+    ) -> ScanWalk<'a> {
+        let is_file = content == Some(FileKind::File);
+        let is_backed = is_file && self.trees.is_backed();
+        let sharing = namespace::may_share(&self.medium).then_some(is_file);
+        let path = BlockPath::new();
+        ScanWalk {
+            scan,
+            object,
+            size,
+            holes: true,
+            is_backed,
+            has_absent: false,
+            sharing,
+            path,
+            blocks: 0,
+            dirty: 0,
+        }
+    }
+
+    /// Reports what a crash left in one file, and another file would lose (parents-P5).
+    pub fn check_stale(&self, scan: &Scan) {
+        let is_shared = |path: &BlockPath| path.iter().any(|block| self.v.is_shared(*block));
+        let mut noted = self.shared_scan.stale.lock().expect("no worker panics");
+        let mut stale = scan.stale.lock().expect("no worker panics");
+        for (slot, _) in noted.drain(..).filter(|(_, path)| is_shared(path)) {
+            stale.retain(|(at, _)| *at != slot);
+            let what = format!("the pointer at {slot:#x} lies beyond the end of a file");
+            let fix = Some(((slot, 0), "make it a hole in all of its files"));
+            scan.problem(|| "a shared block".into(), what, fix);
+        }
+        self.shared_scan.counts.lock().expect("no worker panics").clear();
+    }
+
+    /// Claims a block for the walk of a tree (scan-S1).
+    fn claim(&self, walk: &ScanWalk<'_>, block: BlockNo, height: u8) -> Claim {
+        match walk.sharing {
+            Some(true) => self.v.claim(block, BlockUse::Content(height)),
+            Some(false) => self.v.claim(block, BlockUse::Other),
+            None if self.v.blocks.set(&self.v.arena, block.get()) => Claim::First,
+            None => Claim::Refused,
+        }
+    }
+
+    /// Counts the blocks of a subtree that another walk claims.
+    fn count_shared(&self, node: Node) -> u64 {
+        let mut counts = self.shared_scan.counts.lock().expect("no worker panics");
+        // The first walk reports damage.
+        self.count_blocks(node, &mut counts).unwrap_or(0)
     }
 
     /// Claims the blocks of the tree under a root word; calls `leaf(block, base)` for those within
@@ -179,9 +252,21 @@ impl<M: Medium> Store<M> {
             return bad(format!("the pointer at {slot:#x} to {word:#x} cannot be marked clean"));
         }
         // No other block claims it (scan-S1).
-        if !self.v.blocks.set(&self.v.arena, block.get()) {
-            let (slot, at) = (met.slot, block.at(0));
-            return bad(format!("block {at:#x}, named at {slot:#x}, has another owner"));
+        let node = Node { block: Some(block), height: met.height, base: met.base };
+        match self.claim(walk, block, met.height) {
+            Claim::First => {}
+            Claim::Shared if self.ends_within(node, walk.size) => {
+                walk.blocks += self.count_shared(node);
+                return true;
+            }
+            Claim::Shared => {
+                let at = block.at(0);
+                return bad(format!("block {at:#x}, which it shares, reaches beyond its end"));
+            }
+            Claim::Refused => {
+                let (slot, at) = (met.slot, block.at(0));
+                return bad(format!("block {at:#x}, named at {slot:#x}, has another owner"));
+            }
         }
         walk.blocks += 1;
         if met.height == 0 {
@@ -190,6 +275,9 @@ impl<M: Medium> Store<M> {
             return true;
         }
         self.medium.flush(block.at(0), BLOCK);
+        if walk.sharing.is_some() {
+            walk.path.push(block);
+        }
         let height = met.height - 1;
         let mut sound = true;
         for (i, pointer) in (0..).zip(self.load_pointers(Some(block))) {
@@ -199,6 +287,10 @@ impl<M: Medium> Store<M> {
             let (slot, base) = (block.at(i * 8), met.base + i * span(height));
             if base >= walk.size {
                 walk.scan.note_stale(slot);
+                if walk.sharing == Some(true) {
+                    let mut stale = self.shared_scan.stale.lock().expect("no worker panics");
+                    stale.push((slot, walk.path.clone()));
+                }
             } else if walk.is_backed && pointer.is_absent() {
                 walk.has_absent = true;
             } else {
@@ -206,6 +298,7 @@ impl<M: Medium> Store<M> {
                 sound &= self.walk(walk, &child, leaf);
             }
         }
+        walk.path.pop();
         sound
     }
 }

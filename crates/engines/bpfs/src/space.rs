@@ -153,7 +153,7 @@ impl<M: Medium> Files<M> {
         if !inside.is_empty() {
             let range = inside.clone();
             let mut root = self.root(v)?;
-            self.v.transact(blocks_to_append(root, &inside), KEEP, |txn| {
+            self.transact(blocks_to_append(root, &inside), KEEP, |txn| {
                 root = self.grow(txn, self.word_at(v, Word::Root), root, inside.end);
                 // The content does not change, so that this commits on its own.
                 self.edit_tree(txn, v, root, &mut AllocateEdit { trees: self, range })?;
@@ -179,7 +179,7 @@ impl<M: Medium> Files<M> {
         let inside = range.start..end.min(root.span());
         let ragged = 2 * (u64::from(root.height()) + 1);
         v.cut_extent(&inside);
-        self.v.transact(ragged, 0, |txn| {
+        self.transact(ragged, 0, |txn| {
             let mut words = Vec::new();
             self.touch_modified(v);
             if !inside.is_empty() {
@@ -207,8 +207,11 @@ impl<M: Medium> Files<M> {
         range: Range<u64>,
         new_size: u64,
     ) -> Result<()> {
-        let root = self.root(v)?;
         let grows = new_size > size;
+        let root = match grows {
+            true => self.own(v, size, !size.is_multiple_of(BLOCK), KEEP)?,
+            false => self.root(v)?,
+        };
         let range = range.start..range.end.min(new_size);
         self.check_growth(v, &range)?;
         if grows && range.start >= size {
@@ -226,7 +229,7 @@ impl<M: Medium> Files<M> {
         };
         v.cut_extent(&range);
         let record = grows.then(|| self.hold_record(ino)).transpose()?;
-        self.v.transact(blocks_to_append(root, &range), KEEP, |txn| {
+        self.transact(blocks_to_append(root, &range), KEEP, |txn| {
             self.touch_modified(v);
             self.zero_tail(root, size, new_size)?;
             let root = self.grow(txn, self.word_at(v, Word::Root), root, range.end);
@@ -276,10 +279,18 @@ impl<M: Medium> Files<M> {
         })?;
         let height = height_for(new_size).max(root.height());
         let need = Self::interior_blocks(&leaves, height);
-        self.v.transact(need, 0, |txn| {
+        self.transact(need, 0, |txn| {
             self.touch_modified(v);
-            gone.iter().for_each(|b| txn.free(*b));
-            self.free_interior(txn, Node::top(root))?;
+            if self.v.shares() {
+                for (_, leaf) in &leaves {
+                    txn.share(*leaf, 0)?;
+                    txn.gain(1);
+                }
+                self.drop_subtree(txn, Node::top(root))?;
+            } else {
+                gone.iter().for_each(|b| txn.free(*b));
+                self.free_interior(txn, Node::top(root))?;
+            }
             let block = self.build_over(txn, &leaves, height, 0);
             let delta = txn.delta();
             let root = Root::new(block, height).word();

@@ -6,11 +6,13 @@ use crate::blocks::{KEEP, Txn};
 use crate::crawler::{CommitMode, CrawlChange, Edit, Node, Trees};
 use crate::layout::*;
 use crate::redo;
+use crate::scan::SharedScan;
 use crate::volatile::Volatile;
 use crate::xattr::{LIST_MAX, blocks_of};
 use namespace::{Attributes, HeldRecord, Scan, Storage, Tables, VInode, Words};
 use pmem::{LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
@@ -22,6 +24,7 @@ pub struct Store<M> {
     pub v: Volatile,
     pub read_only: AtomicBool,
     pub clock: fn() -> Timestamp,
+    pub shared_scan: SharedScan,
 }
 
 /// The store uses the methods of the trees as its own.
@@ -90,7 +93,7 @@ impl<M: Medium> Store<M> {
         let size = self.medium.load_u64(INODE_SIZE);
         let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
         let end = size + BLOCK;
-        self.v.transact(u64::from(height_for(end)) * 2 + 1, KEEP, |txn| {
+        self.transact(u64::from(height_for(end)) * 2 + 1, KEEP, |txn| {
             let data = [0; BLOCK as usize];
             txn.take_apart();
             let (new, _) = self.fill(txn, root, size, size..end, AppendContent::Bytes(&data))?;
@@ -116,10 +119,10 @@ impl<M: Medium> Store<M> {
             if let Ok(root) = root {
                 let before = blocks.len();
                 let mut note = |b| blocks.push(b);
-                match self.visit_most(Node::top(root), &mut left, &mut note) {
-                    Ok(()) => {
-                        let n = blocks.len() - before;
-                        debug_assert_eq!(n, self.count_blocks(root), "{ino}: its blocks");
+                match self.take_down(Node::top(root), &mut left, &mut note) {
+                    Ok(n) => {
+                        let known = || self.count_blocks(Node::top(root), &mut HashMap::new());
+                        debug_assert!(self.v.shares() || known() == Ok(n), "{ino}: its blocks");
                     }
                     Err(e) => {
                         blocks.truncate(before);
@@ -183,13 +186,6 @@ impl<M: Medium> Store<M> {
                 self.medium.prefetch(block.at(at % BLOCK), bytes);
             }
         }
-    }
-
-    /// Counts the blocks of a sound tree.
-    fn count_blocks(&self, root: Root) -> usize {
-        let mut n = 0;
-        let _ = self.visit_all(Node::top(root), &mut |_| n += 1);
-        n
     }
 }
 
@@ -285,7 +281,7 @@ impl<M: Medium> Storage for Store<M> {
         prepare: impl FnOnce() -> Result<T>,
     ) -> Result<(InodeRecord, T)> {
         let need = u64::from(!target.is_empty()) + blocks_of(attributes);
-        self.v.transact(need, KEEP, |txn| {
+        self.transact(need, KEEP, |txn| {
             if !target.is_empty() {
                 record.root = self.build_tree(txn, target)?.word().into();
             }
@@ -388,5 +384,9 @@ impl<M: Medium> Storage for Store<M> {
 
     fn scan_attributes(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
         self.scan_attribute_tree(scan, object, v)
+    }
+
+    fn end_scan(&self, scan: &Scan) {
+        self.check_stale(scan);
     }
 }

@@ -13,6 +13,7 @@
 
 use crate::layout::{INODES_PER_BLOCK, records};
 use crate::order::Pending;
+use crate::parents::Parents;
 use crate::zeroed::ZeroedBlocks;
 use arena::Layout;
 use namespace::{ApartRuns, Memory, RecordLocks, Tables};
@@ -26,6 +27,7 @@ pub struct Volatile {
     pub apart: ApartRuns,
     pub records: RecordLocks,
     pub pending: Pending,
+    pub parents: Parents,
 }
 
 /// The volatile state before it has memory.
@@ -35,6 +37,7 @@ pub struct VolatilePlan {
     apart: ApartRuns,
     records: RecordLocks,
     pending: Pending,
+    parents: Parents,
 }
 
 impl VolatilePlan {
@@ -45,7 +48,8 @@ impl VolatilePlan {
         let records = RecordLocks::plan(l, records::COUNT);
         let apart = ApartRuns::plan(l, 2);
         let pending = Pending::plan(l);
-        Self { zeroed: ZeroedBlocks::plan(l), apart, records, pending, tables }
+        let parents = Parents::plan(l, blocks);
+        Self { zeroed: ZeroedBlocks::plan(l), apart, records, pending, parents, tables }
     }
 
     /// Returns the places of all tables.
@@ -55,8 +59,8 @@ impl VolatilePlan {
 
     /// Opens the state in this memory.
     pub fn open(self, memory: Memory) -> Volatile {
-        let Self { tables, zeroed, apart, records, pending } = self;
-        Volatile { tables: tables.open(memory), zeroed, apart, records, pending }
+        let Self { tables, zeroed, apart, records, pending, parents } = self;
+        Volatile { tables: tables.open(memory), zeroed, apart, records, pending, parents }
     }
 }
 

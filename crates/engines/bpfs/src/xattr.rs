@@ -65,7 +65,7 @@ impl<M: Medium> Store<M> {
     /// Commits that an inode has no attributes. Also called before a write, which has not settled.
     pub fn clear_attributes(&self, v: &VInode) -> Result<()> {
         self.settle();
-        self.v.transact(0, 0, |txn| {
+        self.transact(0, 0, |txn| {
             let word = self.replace_attributes(txn, v, &Attributes::default())?;
             self.touch_changed(v);
             self.commit(self.word_at(v, Word::Xattr), word);
@@ -92,7 +92,7 @@ impl<M: Medium> Store<M> {
         list: &Attributes,
         words: &[(Word, u64)],
     ) -> Result<()> {
-        self.v.transact(blocks_of(list), self.keep_for(v, list)?, |txn| {
+        self.transact(blocks_of(list), self.keep_for(v, list)?, |txn| {
             let word = self.replace_attributes(txn, v, list)?;
             let delta = txn.delta();
             self.touch_changed(v);

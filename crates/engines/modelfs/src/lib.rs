@@ -206,6 +206,11 @@ impl<M: Medium> FileSystem for ModelFs<M> {
         self.growing(of_content(len), |model| model.copy_range(from, to, len))
     }
 
+    fn clone_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<()> {
+        // The length may stand for the rest of the source.
+        self.growing(usize::MAX, |model| model.clone_range(from, to, len))
+    }
+
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
         let most = SMALL + name.len() + value.len();
         self.growing(most, |model| model.setxattr(ino, name, value, mode))

@@ -31,7 +31,7 @@ pub const POOL_MIN: u64 = 64 * BLOCK;
 pub const POOL_MAX: u64 = (i32::MAX as u64) * BLOCK;
 /// The limits of the engine: a file is as large as tables can map.
 pub const LIMITS: Limits =
-    Limits { file_size: FANOUT.pow(LEVEL_MAX as u32) * BLOCK, ..Limits::MAX };
+    Limits { file_size: FANOUT.pow(LEVEL_MAX as u32) * BLOCK, clones: false, ..Limits::MAX };
 /// The format of superblocks.
 pub const FORMAT: Format = Format {
     layout: crate::LAYOUT,
@@ -40,6 +40,7 @@ pub const FORMAT: Format = Format {
     oldest: 1,
     backed: None,
     usage_since: Some(2),
+    shares: false,
     bytes: (POOL_MIN, POOL_MAX),
 };
 

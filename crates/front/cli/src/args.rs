@@ -87,6 +87,16 @@ Example: keepstone umount /mnt
 
 A smaller pool must hold all files. A power failure meanwhile leaves the pool with the old size or the new one.")]
     Resize(ResizeArgs),
+    /// Clone a file or a directory tree within a mounted pool: the copy shares all blocks.
+    #[command(after_help = "\
+Example: keepstone clone /mnt/template /mnt/test-1
+
+The clone takes no space until files change, and appears as a whole. It has the attributes, extended attributes,
+times and hard links of the source. Each file is cloned as it is at one moment: stop programs that write to several
+files, or let them write out what belongs together, before their tree is cloned.
+A clone that is killed can leave a directory `.NAME.clone-…` beside DST; remove it.
+On a pool of the layout scmfs, files are copied.")]
+    Clone(CloneArgs),
     /// Show the counters of a mount's server.
     #[command(after_help = "\
 Example: keepstone stats /mnt --json
@@ -347,6 +357,17 @@ pub struct InfoArgs {
     /// Print UUID and label as properties of a device (the rule of udev uses this).
     #[arg(long, hide = true)]
     pub udev: bool,
+}
+
+/// `keepstone clone`
+#[derive(Debug, Args)]
+pub struct CloneArgs {
+    /// The file or directory, in a mounted pool.
+    #[arg(value_name = "SRC")]
+    pub source: PathBuf,
+    /// The name of the clone, which must not exist, in the same pool.
+    #[arg(value_name = "DST")]
+    pub destination: PathBuf,
 }
 
 /// `keepstone resize`

@@ -12,6 +12,7 @@ mod background;
 mod bdev;
 mod busy;
 mod check;
+mod clone;
 mod crashtest;
 mod doctor;
 mod generate;
@@ -103,6 +104,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Check(args) => check::run(args, cli.json),
         CliCommand::Trim(args) => trim::run(args, cli.json),
         CliCommand::Resize(args) => resize::run(args, cli.json),
+        CliCommand::Clone(args) => clone::run(args, cli.json),
         CliCommand::Stats(args) => stats::run(args, cli.json),
         CliCommand::Top(args) => top::run(args, cli.json),
         CliCommand::Run(RunCommand::Run(args)) => run::run(args, cli.json),

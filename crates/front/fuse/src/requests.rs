@@ -14,7 +14,7 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
-use vfs::{Caller, Errno, Need, NewKind, NewNode, SetAttr, SetXattr, access};
+use vfs::{CLONE_UNIT, Caller, Errno, Need, NewKind, NewNode, SetAttr, SetXattr, access};
 
 use crate::capabilities::CAPABILITIES;
 use crate::counters::CountedOp;
@@ -764,8 +764,8 @@ impl fuser::Filesystem for Server {
                 return Err(Errno::INVAL);
             }
             self.drop_privileges_for(fs, req, to)?;
-            // The reply has 32 bits for the count.
-            let len = len.min(u64::from(u32::MAX));
+            // The reply has 32 bits for the count. Whole blocks can be shared.
+            let len = len.min(u64::from(u32::MAX) + 1 - CLONE_UNIT);
             let copied = fs.copy_range((convert::ino(ino_in), offset_in), (to, offset_out), len)?;
             self.before_new_size(to);
             Ok(copied)

@@ -401,4 +401,20 @@ export! {
             })
         })
     }
+
+    fn ks_clone (pool: PoolHandle, from: *const c_char, to: *const c_char) -> c_int {
+        let pool = &*pool;
+        call_c(|| {
+            let (from, to) = (memory::string(from)?, memory::string(to)?);
+            let unique = vfs::unique_number();
+            pool.at(from, |fs, from_dir, from_name| {
+                let source = fs.lookup(from_dir, from_name)?;
+                let made = pool.at(to, |fs, to_dir, to_name| {
+                    vfs::clone_tree(fs, source.ino, (to_dir, to_name), unique, &mut |_| true)
+                });
+                fs.forget(source.ino, 1);
+                made.map(drop)
+            })
+        })
+    }
 }

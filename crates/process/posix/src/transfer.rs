@@ -141,6 +141,59 @@ impl FileContents {
         Ok(copied as usize)
     }
 
+    /// `FICLONE` and `FICLONERANGE`: makes `len` bytes of `to` share the blocks of `from`; 0 bytes
+    /// are the rest of `from`.
+    pub fn clone_range(&self, from: (i32, u64), to: (i32, u64), len: u64) -> Served<()> {
+        self.clone_call(from, to, len).into()
+    }
+
+    fn clone_call(
+        &self,
+        (from, src_at): (i32, u64),
+        (to, dst_at): (i32, u64),
+        len: u64,
+    ) -> CallResult<()> {
+        let dst = self.table().get_open(to)?;
+        let src = match self.table().get_open(from) {
+            Ok(src) if src.mount_index() == dst.mount_index() => src,
+            Err(CallStop::Errno(errno)) => return Err(errno.into()),
+            Ok(_) => return Err(Errno::XDEV.into()),
+            Err(CallStop::Kernel) => {
+                self.task().kernel.status(from)?;
+                return Err(Errno::XDEV.into());
+            }
+        };
+        if src.kind() == FileKind::Dir || dst.kind() == FileKind::Dir {
+            return Err(Errno::ISDIR.into());
+        }
+        if src.kind() != FileKind::File || dst.kind() != FileKind::File {
+            return Err(Errno::INVAL.into());
+        }
+        let appends = dst.oflags() & libc::O_APPEND != 0;
+        if !src.is_readable() || !dst.is_writable() || appends {
+            return Err(Errno::BADF.into());
+        }
+        if !dst.fs().limits().clones {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let end_of = |at: u64| at.checked_add(len).filter(|end| *end <= i64::MAX as u64);
+        if end_of(src_at).is_none() || end_of(dst_at).is_none() {
+            return Err(Errno::INVAL.into());
+        }
+        src.check_unmapped()?;
+        dst.check_unmapped()?;
+        dst.mount().check_writable()?;
+        let (attr, source) = (dst.attr()?, src.attr()?);
+        let len_max = if len == 0 { source.size.saturating_sub(src_at) } else { len };
+        self.check_size(attr.size, dst_at.saturating_add(len_max))?;
+        self.task().drop_privileges(dst.fs(), &attr)?;
+        dst.fs().clone_range((src.ino(), src_at), (dst.ino(), dst_at), len)?;
+        // If a mapping began meanwhile, the kernel repeats the call, and refuses it.
+        dst.check_unmapped()?;
+        sync_if(&dst, dst.writes_durably())?;
+        Ok(())
+    }
+
     /// Returns the error of `copy_file_range` between files that are not of the same pool.
     fn other_device(&self, flags: u32, other: i32) -> Errno {
         if let Ok(ofd) = self.table().get(other) {

@@ -4,7 +4,7 @@
 
 use crate::backed;
 use crate::blocks;
-use crate::bpfs::{self, Bpfs, Ordered};
+use crate::bpfs::{self, Bpfs, Ordered, shared};
 use crate::lent::{LentBpfs, LentScmfs};
 use crate::modelfs::ModelFs;
 use crate::scmfs::collected::Collected;
@@ -183,6 +183,7 @@ fn bpfs() -> Result<Vec<Hunt>, String> {
         Err(what) => Ok(report_of(Err(what))),
     }));
     hunts.extend(everything(Bpfs, &pools(&Bpfs)?, ""));
+    hunts.extend(with_shared_blocks()?);
     hunts.extend(with_readers(LentBpfs)?);
     let ordered = pools(&Ordered)?;
     hunts.extend(bpfs::ordered_sequences().into_iter().map(|ops| Hunt {
@@ -190,6 +191,28 @@ fn bpfs() -> Result<Vec<Hunt>, String> {
         ..hunt(Ordered, &ordered, ORDERED, Family::Script(ops))
     }));
     hunts.extend(everything(Ordered, &ordered, ORDERED));
+    Ok(hunts)
+}
+
+/// The families of BPFS with files that share blocks: the engine as it is, with readers that read
+/// without a copy, and in the mode `ordered`.
+fn with_shared_blocks() -> Result<Vec<Hunt>, String> {
+    let mut hunts = Vec::new();
+    for (base, workloads) in shared::bases()?.into_iter().zip(shared::workloads()) {
+        let bases: Pools = [base].into();
+        let name = |way: &str| format!("{way}shared blocks");
+        for ops in workloads {
+            let family = Family::Script(ops);
+            let all = [
+                Hunt { name: name(""), ..hunt(Bpfs, &bases, "", family.clone()) },
+                Hunt { name: name(LENT), ..hunt(LentBpfs, &bases, "", family.clone()) },
+                Hunt { name: name(ORDERED), ..hunt(Ordered, &bases, "", family) },
+            ];
+            hunts.extend(all.map(|hunt| Hunt { is_whole: true, ..hunt }));
+        }
+        hunts.push(hunt(Bpfs, &bases, "shared, ", Family::Lines));
+        hunts.push(hunt(Bpfs, &bases, "shared, ", Family::Random { runs: 10, ops: 60 }));
+    }
     Ok(hunts)
 }
 

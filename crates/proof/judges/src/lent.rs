@@ -200,6 +200,10 @@ impl<F: Files, M: Medium> FileSystem for Lending<'_, F, M> {
         self.while_lent(to.0, |pool| pool.copy_range(from, to, len))
     }
 
+    fn clone_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> vfs::Result<()> {
+        self.while_lent(to.0, |pool| pool.clone_range(from, to, len))
+    }
+
     fn fsync(&self, ino: Ino) -> vfs::Result<()> {
         self.while_lent(ino, |pool| pool.fsync(ino))
     }

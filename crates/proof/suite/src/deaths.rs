@@ -87,6 +87,10 @@ fn furnish(fs: &Pool<'_>, dir: Ino) -> Result<()> {
     fs.write(sparse, 0, &[7; 5000])?;
     fs.write(sparse, FAR, &[7; 9000])?;
     let big = at(fs, a, "big");
+    if fs.limits().clones {
+        let copy = make(fs, a, "clone", NewKind::File)?;
+        fs.clone_range((big, 0), (copy, 0), 0)?;
+    }
     let linked = fs.link(big, at(fs, dir, "b"), b"big too")?;
     fs.forget(linked.ino, 1);
     fs.setxattr(big, b"user.x", b"value", SetXattr::Any)
@@ -100,6 +104,16 @@ fn on(fs: &Pool<'_>, dir: Ino, name: &str, op: impl FnOnce(Ino) -> Result<()>) -
 
 fn set(fs: &Pool<'_>, ino: Ino, set: SetAttr) -> Result<()> {
     fs.setattr(&Caller::ROOT, ino, &set).map(drop)
+}
+
+/// Makes files share blocks, if the engine can do that.
+fn clone(fs: &Pool<'_>, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<()> {
+    if fs.limits().clones { fs.clone_range(from, to, len) } else { Ok(()) }
+}
+
+/// Calls `op` with a file that shares its blocks, if the engine can do that.
+fn on_clone(fs: &Pool<'_>, dir: Ino, op: impl FnOnce(Ino) -> Result<()>) -> Result<()> {
+    if fs.limits().clones { on(fs, dir, "clone", op) } else { Ok(()) }
 }
 
 const OPS: &[Op] = &[
@@ -201,6 +215,27 @@ const OPS: &[Op] = &[
     ("copy a range", |fs, d| {
         let (small, big) = (at(fs, at(fs, d, "a"), "small"), at(fs, at(fs, d, "a"), "big"));
         fs.copy_range((big, 100), (small, 90), 9000).map(drop)
+    }),
+    ("clone", |fs, d| {
+        let small = at(fs, at(fs, d, "a"), "small");
+        on(fs, d, "big", |big| clone(fs, (big, 0), (small, 0), 0))
+    }),
+    ("clone a part", |fs, d| {
+        let sparse = at(fs, at(fs, d, "a"), "sparse");
+        on(fs, d, "big", |big| clone(fs, (big, 4096), (sparse, 1 << 20), 8192))
+    }),
+    ("write a word of a shared block", |fs, d| on_clone(fs, d, |f| fs.write(f, 4096, &[1; 8]))),
+    ("write to shared blocks", |fs, d| on_clone(fs, d, |f| fs.write(f, 4000, &[8; 9000]))),
+    ("append to a shared block", |fs, d| on_clone(fs, d, |f| fs.append(f, &[8; 50]).map(drop))),
+    ("shrink a clone", |fs, d| {
+        on_clone(fs, d, |f| set(fs, f, SetAttr { size: Some(5000), ..SetAttr::default() }))
+    }),
+    ("collapse a clone", |fs, d| {
+        on_clone(fs, d, |f| fs.fallocate(f, Fallocate::Collapse, 4096, 8192))
+    }),
+    ("unlink a clone", |fs, d| match fs.limits().clones {
+        true => fs.unlink(at(fs, d, "a"), b"clone"),
+        false => Ok(()),
     }),
     ("collapse", |fs, d| on(fs, d, "big", |f| fs.fallocate(f, Fallocate::Collapse, 4096, 8192))),
     ("insert", |fs, d| on(fs, d, "big", |f| fs.fallocate(f, Fallocate::Insert, 4096, 8192))),

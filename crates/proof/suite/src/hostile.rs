@@ -18,8 +18,9 @@ use vfs::{
 
 const BYTES: u64 = 2 << 20;
 
-/// Returns the image of a pool with files of all kinds.
-fn populated<E: Engine>() -> Vec<u8> {
+/// Returns the image of a pool with files of all kinds. With `shares`, some share blocks, if the
+/// engine can do that.
+fn populated<E: Engine>(shares: bool) -> Vec<u8> {
     let region = Region::anonymous(BYTES).unwrap();
     E::format(&region, &FormatOptions { label: "hostile".into(), ..FormatOptions::default() })
         .unwrap();
@@ -37,6 +38,14 @@ fn populated<E: Engine>() -> Vec<u8> {
     fs.write(big, 0, &vec![9; 100_000]).unwrap();
     fs.write(big, 1 << 40, b"far away").unwrap();
     fs.link(big, sub, b"another name").unwrap();
+    if shares && fs.limits().clones {
+        for name in ["clone", "other clone"] {
+            let clone = make(d, name, &FILE);
+            fs.clone_range((big, 0), (clone, 0), 0).unwrap();
+            fs.write(clone, 5000, b"only here").unwrap();
+        }
+        fs.clone_range((big, 4096), (big, 200 * BLOCK), 10 * BLOCK).unwrap();
+    }
     make(ROOT, "link", &NewNode { kind: NewKind::Symlink(b"dir/sub"), mode: 0o777, umask: 0 });
     make(ROOT, "fifo", &NewNode { kind: NewKind::Fifo, mode: 0o600, umask: 0 });
     fs.setxattr(big, b"user.large", &vec![1; 9000], SetXattr::Any).unwrap();
@@ -109,10 +118,12 @@ fn exercise(fs: &dyn FileSystem, rng: &mut Rng) {
         }
     }
     let mut buf = vec![0; 70_000];
+    let first = nodes.first().map_or(ROOT, |(_, _, ino)| *ino);
     for (dir, name, ino) in nodes {
         let ino = if rng.below(20) == 0 { Ino(rng.below(1 << 34)) } else { ino };
         let off = [0, 100, 4096, 50_000, 1 << 40, (1 << 48) - 5][rng.below(6) as usize];
-        match rng.below(14) {
+        match rng.below(15) {
+            14 => drop(fs.clone_range((ino, 0), (first, off - off % BLOCK), 0)),
             0 => drop(fs.read(ino, off, &mut buf)),
             1 => drop(fs.write(ino, off, &buf[..rng.below(9000) as usize])),
             2 => drop(fs.setattr(
@@ -198,14 +209,14 @@ fn try_out<E: Engine>(image: &[u8], rng: &mut Rng) {
 
 /// Tests pools with damaged words.
 pub fn damaged_images<E: Engine>() {
-    let image = populated::<E>();
+    let images = [false, true].map(populated::<E>);
     let env = |name: &str| std::env::var(name).ok().map(|v| v.parse().expect("a number"));
     let seeds = match env("KEEPSTONE_HOSTILE_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..env("KEEPSTONE_HOSTILE").unwrap_or(1500),
     };
     for seed in seeds {
-        let run = std::panic::catch_unwind(|| one::<E>(&image, seed));
+        let run = std::panic::catch_unwind(|| one::<E>(&images[(seed % 2) as usize], seed));
         assert!(run.is_ok(), "rerun with KEEPSTONE_HOSTILE_SEED={seed}");
     }
 }
@@ -257,7 +268,7 @@ pub fn impossible_inodes<E: Engine>() {
 
 /// Tests that `info` and `mount` refuse a truncated pool.
 pub fn truncated_images<E: Engine>() {
-    let image = populated::<E>();
+    let image = populated::<E>(false);
     for len in [0, 1, 64, 4095, 4096, 64 * 4096 - 1, image.len() - 1, image.len() / 2] {
         let region = Region::anonymous((len as u64).max(1)).unwrap();
         let n = len.min(region.len() as usize);
@@ -270,10 +281,10 @@ pub fn truncated_images<E: Engine>() {
 
 /// Tests garbage in blocks of a pool, or in everything behind its superblock.
 pub fn garbage<E: Engine>() {
-    let image = populated::<E>();
+    let images = [false, true].map(populated::<E>);
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
-        let mut image = image.clone();
+        let mut image = images[(seed / 2 % 2) as usize].clone();
         let (first, count) = match seed % 3 {
             0 => (1, BYTES / BLOCK - 1),
             1 => (1 + rng.below(40), 1 + rng.below(30)),

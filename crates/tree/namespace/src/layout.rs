@@ -25,7 +25,7 @@ pub const DIRENT_MIN: u64 = 32;
 ///
 /// It is stored as the offset of the block in PM, the value that most callers need, and the value
 /// of a pointer in PM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct BlockNo(NonZeroU64);
 

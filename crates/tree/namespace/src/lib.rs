@@ -66,7 +66,8 @@ pub use resize::resize;
 pub use scan::{Scan, ScanOptions};
 pub use store::{Change, MODIFIED, Storage, report};
 pub use superblock::{
-    Format, INODE_ROOT, INODE_SIZE, POOL_RESIZED, POOL_USAGE, Superblock, fnv1a, is_thin, version,
+    Format, INODE_ROOT, INODE_SIZE, POOL_RESIZED, POOL_SHARED, POOL_USAGE, Superblock, fnv1a,
+    is_thin, may_share, shared_word, version,
 };
 pub use tables::{
     CLEAN, DirBlock, DirState, EntryPos, HeldRecord, MAY_BE_ABSENT, MAY_BE_CAPABLE, Memory,

@@ -166,6 +166,16 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// Implements [`FileSystem::copy_range`].
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64>;
 
+    /// Implements [`FileSystem::limits`].
+    fn limits(&self) -> &'static Limits {
+        Self::Storage::LIMITS
+    }
+
+    /// Implements [`FileSystem::clone_range`].
+    fn clone_range(&self, _from: (Ino, u64), _to: (Ino, u64), _len: u64) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// Implements [`vfs::Backed::absent_range`].
     fn absent_range(&self, _ino: Ino, _from: u64) -> Result<Option<Range<u64>>> {
         Err(Errno::OPNOTSUPP)
@@ -484,7 +494,7 @@ impl<F: Files> FileSystem for Pool<F> {
         F::KERNEL_CACHE
     }
     fn limits(&self) -> &'static Limits {
-        F::Storage::LIMITS
+        self.files.limits()
     }
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         let mut entry = Entry::NONE;
@@ -577,6 +587,9 @@ impl<F: Files> FileSystem for Pool<F> {
     }
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         self.files.op(|_| self.files.copy_range(from, to, len))
+    }
+    fn clone_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<()> {
+        self.files.op(|_| self.files.clone_range(from, to, len))
     }
     fn fsync(&self, ino: Ino) -> Result<()> {
         self.files.op(|core| core.getattr(ino).and_then(|_| self.files.write_back(ino)))?;

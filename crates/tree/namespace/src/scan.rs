@@ -170,6 +170,7 @@ impl<S: Storage> Core<S> {
             self.scan_names(&scan, o.threads, progress);
             o.held.iter().for_each(|(ino, held)| self.adopt_orphan(&scan, *ino, *held));
         }
+        self.end_scan(&scan);
         // The fence of this thread (scan-S6).
         let _ = self.medium().fence();
         self.tables().count_free_blocks();

@@ -283,6 +283,9 @@ pub trait Storage: Sized + Send + Sync {
     /// Claims its attributes in the same way; the inode has some.
     fn scan_attributes(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64;
 
+    /// Ends a scan that has found all inodes.
+    fn end_scan(&self, _scan: &Scan) {}
+
     // --- one inode ------------------------------------------------------------------------------
 
     /// Fails with `EROFS` on a read-only mount, and after a recovery that met damage.

@@ -20,6 +20,9 @@ pub const POOL_USAGE: PmOff = PmOff::new(80);
 /// The place of the word with the size of a pool that was resized, in the same line.
 pub const POOL_RESIZED: PmOff = PmOff::new(88);
 
+/// The place of the word that tells that files may share blocks, in the same line.
+pub const POOL_SHARED: PmOff = PmOff::new(96);
+
 /// Block 0.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -36,8 +39,8 @@ pub struct Superblock {
     pub created_ns: U64,
     /// Identity of the pool.
     pub uuid: [u8; 16],
-    /// FNV-1a of all fields except the place and size of the inodes, the last usage and the new
-    /// size, computed with this field zero.
+    /// FNV-1a of all fields except the place and size of the inodes, the last usage, the new size
+    /// and the sharing of blocks, computed with this field zero.
     pub checksum: U64,
     /// Properties: bits of `flags`.
     pub flags: U64,
@@ -49,7 +52,9 @@ pub struct Superblock {
     pub usage: U64,
     /// The number of blocks since the pool was resized ([`Superblock::resized_word`]); 0: never.
     pub resized: U64,
-    reserved: [u8; 32],
+    /// [`Superblock::shared_word`] if files may share blocks, else 0.
+    pub shared: U64,
+    reserved: [u8; 24],
     /// Name given by the user, padded with zeros.
     pub label: [u8; LABEL_MAX],
 }
@@ -63,6 +68,7 @@ const _: () = {
     assert!(offset_of!(Superblock, inode_size) as u64 == INODE_SIZE.get());
     assert!(offset_of!(Superblock, usage) as u64 == POOL_USAGE.get());
     assert!(offset_of!(Superblock, resized) as u64 == POOL_RESIZED.get());
+    assert!(offset_of!(Superblock, shared) as u64 == POOL_SHARED.get());
 };
 
 /// Bits of [`Superblock::flags`].
@@ -88,6 +94,8 @@ pub struct Format {
     pub backed: Option<u32>,
     /// The first version whose superblocks have the word at [`POOL_USAGE`].
     pub usage_since: Option<u32>,
+    /// Whether files can share blocks ([`POOL_SHARED`]).
+    pub shares: bool,
     /// Smallest and largest region, in bytes.
     pub bytes: (u64, u64),
 }
@@ -101,6 +109,18 @@ pub fn version(medium: &Pm<impl Medium>) -> u32 {
 /// superblock was loaded before.
 pub fn is_thin(medium: &Pm<impl Medium>) -> bool {
     medium.load_u64(FLAGS) & flags::THIN != 0
+}
+
+/// Returns the word at [`POOL_SHARED`] of a pool whose files may share blocks.
+pub fn shared_word(medium: &Pm<impl Medium>) -> u64 {
+    let mut bytes = [0; size_of::<Superblock>()];
+    medium.read(PmOff::new(0), &mut bytes);
+    Superblock::read_from_bytes(&bytes).expect("a superblock is exactly its bytes").shared_word()
+}
+
+/// Returns whether files of the pool may share blocks. Its superblock was loaded before.
+pub fn may_share(medium: &Pm<impl Medium>) -> bool {
+    medium.load_u64(POOL_SHARED) != 0
 }
 
 /// The place of the flags.
@@ -126,6 +146,15 @@ impl Superblock {
         bytes[16..].copy_from_slice(&blocks.to_le_bytes());
         fnv1a(&bytes) & !BLOCKS_MASK | blocks & BLOCKS_MASK
     }
+
+    /// Returns the word of a pool whose files may share blocks: the FNV-1a of the UUID and
+    /// `SHARED`.
+    fn shared_word(&self) -> u64 {
+        let mut bytes = [0; 24];
+        bytes[..16].copy_from_slice(&self.uuid);
+        bytes[16..].copy_from_slice(b"SHARED\0\0");
+        fnv1a(&bytes)
+    }
 }
 
 /// The bits of [`Superblock::resized`] with the number of blocks.
@@ -144,6 +173,7 @@ impl Format {
         s.inode_root.set(0);
         s.inode_size.set(0);
         s.resized.set(0);
+        s.shared.set(0);
         if self.has_usage(sb.version.get()) {
             s.usage.set(0);
         }
@@ -193,6 +223,13 @@ impl Format {
                 return unusable("the word with its new size is damaged");
             }
             sb.blocks.set(blocks);
+        }
+        let shares = sb.shared.get() != 0;
+        if shares && (!self.shares || sb.shared.get() != sb.shared_word()) {
+            return unusable("the word that tells whether files share blocks is damaged");
+        }
+        if shares && self.backed == Some(version) {
+            return unusable("files share blocks, which they cannot with a backing store");
         }
         let blocks = sb.blocks.get();
         if !(least / BLOCK..=most / BLOCK).contains(&blocks) || blocks * BLOCK > medium.len() {

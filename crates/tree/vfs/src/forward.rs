@@ -13,7 +13,7 @@
 /// impl FileSystem for Careless {
 ///     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr,
 ///         create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, read, write, append,
-///         drop_privileges, fallocate, seek, copy_range, fsync,
+///         drop_privileges, fallocate, seek, copy_range, clone_range, fsync,
 ///         getxattr, setxattr, listxattr, removexattr, statfs);
 ///
 ///     fn sync(&self) -> Result<()> {
@@ -199,6 +199,16 @@ macro_rules! forward {
             len: u64,
         ) -> $crate::Result<u64> {
             $to.copy_range(from, to, len)
+        }
+    };
+    ($this:ident => $to:expr; clone_range) => {
+        fn clone_range(
+            &$this,
+            from: ($crate::Ino, u64),
+            to: ($crate::Ino, u64),
+            len: u64,
+        ) -> $crate::Result<()> {
+            $to.clone_range(from, to, len)
         }
     };
     ($this:ident => $to:expr; fsync) => {

@@ -23,7 +23,7 @@
 //!
 //! [`model`] is the executable specification. `conformance` (a cargo feature of this name) is the
 //! suite that compares any implementation with it; `script` (also a feature) represents operations
-//! as lines of text. [`path`] walks paths, [`tree`] reads a whole file system into a value that can
+//! as lines of text. [`path`] walks paths, [`clone_tree()`] clones trees, [`tree`] reads a whole file system into a value that can
 //! be compared, and [`forward!`] puts one file system over another. [`access`] marks reads that
 //! must not move access times, [`acl`] is the POSIX.1e arithmetic, and [`Limits`] and [`rules`] are
 //! the small rules that every engine needs.
@@ -33,6 +33,7 @@
 pub mod access;
 pub mod acl;
 mod backed;
+mod clone_tree;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod forward;
@@ -49,7 +50,8 @@ pub mod tree;
 mod types;
 
 pub use backed::{ABSENT, Backed, DirtyCount, IDENTITY_MAX, LoadedObject, Residence, WaitingCalls};
-pub use limits::{Limits, XATTR_NAME_MAX};
+pub use clone_tree::{Cloned, Progress, clone_tree, temporary_name, unique_number};
+pub use limits::{CLONE_UNIT, Limits, XATTR_NAME_MAX};
 pub use loader::{COMMANDS, Loader, Need, load_for};
 pub use mappings::Mappings;
 pub use openings::Openings;
@@ -234,10 +236,22 @@ pub trait FileSystem: Mappings + Openings + Send + Sync {
     fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64>;
 
     /// Copies `len` bytes, or those up to the end of the source, between files (or within one:
-    /// overlap gives `EINVAL`); returns how many. The copy is atomic; it shares no blocks, and need
+    /// overlap gives `EINVAL`); returns how many. The copy is atomic; it may share blocks, and need
     /// not keep holes. `EISDIR` and `EINVAL` as [`read`](Self::read), `EFBIG` as
     /// [`write`](Self::write).
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64>;
+
+    /// Makes the range at `to` have the content at `from` by sharing it, as one atomic step
+    /// (`FICLONERANGE`): neither file sees later changes of the other. A `len` of 0 stands for the
+    /// rest of the source; if that is empty, nothing changes. `to` grows if the range ends beyond
+    /// its end. `EOPNOTSUPP` unless [`Limits::clones`]. `EISDIR` and `EINVAL` as
+    /// [`read`](Self::read). `EINVAL` if an offset is no multiple of [`CLONE_UNIT`], if the source
+    /// ends before the range, or if ranges of one file overlap. So does a `len` that is no
+    /// multiple, unless the range ends with the source, and not before the end of `to`. `EFBIG` as
+    /// [`write`](Self::write).
+    fn clone_range(&self, _from: (Ino, u64), _to: (Ino, u64), _len: u64) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
 
     /// Makes everything completed on `ino` durable, and the names that lead to it. `EIO` if the
     /// engine does not know that it is durable.

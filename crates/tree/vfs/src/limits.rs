@@ -5,7 +5,7 @@ use crate::rules::has_any;
 use crate::{Errno, Fallocate, FileKind, Result};
 use std::ops::Range;
 
-/// The largest sizes and counts of a file system. Each engine states its own
+/// The largest sizes and counts of a file system, and whether its files share content. Each engine states its own
 /// ([`FileSystem::limits`](crate::FileSystem::limits)); front ends and the contract's own rules act
 /// on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub struct Limits {
     pub xattr: usize,
     /// Longest list of names of extended attributes, in bytes, with a NUL after each.
     pub xattr_list: usize,
+    /// Whether files may share content ([`FileSystem::clone_range`](crate::FileSystem::clone_range)).
+    pub clones: bool,
 }
 
 impl Limits {
@@ -34,6 +36,7 @@ impl Limits {
         links: 65_000,
         xattr: 65_536,
         xattr_list: 65_536,
+        clones: true,
     };
 
     /// Returns whether every limit is at most that of `other`.
@@ -44,6 +47,7 @@ impl Limits {
             && self.links <= other.links
             && self.xattr <= other.xattr
             && self.xattr_list <= other.xattr_list
+            && self.clones <= other.clones
     }
 
     /// Checks a name that is to be created or removed: `ENOENT` if it is empty, `EINVAL` if it
@@ -146,7 +150,36 @@ impl Limits {
         }
         Ok(offset..end)
     }
+
+    /// Checks a call of [`FileSystem::clone_range`](crate::FileSystem::clone_range), between files
+    /// of these sizes or, with `is_same`, within one; returns the number of bytes to share.
+    pub fn check_clone(
+        &self,
+        is_same: bool,
+        (from, from_size): (u64, u64),
+        (to, to_size): (u64, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let is_aligned = |at: u64| at.is_multiple_of(CLONE_UNIT);
+        let rest = from_size.checked_sub(from).ok_or(Errno::INVAL)?;
+        if !is_aligned(from) || !is_aligned(to) || len > rest {
+            return Err(Errno::INVAL);
+        }
+        let len = if len == 0 { rest } else { len };
+        let to_end = self.end_of(to, len)?;
+        if !is_aligned(len) && (len < rest || to_end < to_size) {
+            return Err(Errno::INVAL);
+        }
+        let blocks = len.next_multiple_of(CLONE_UNIT);
+        if is_same && len > 0 && from < to + blocks && to < from + blocks {
+            return Err(Errno::INVAL);
+        }
+        Ok(len)
+    }
 }
+
+/// The unit, in bytes, of content that files share.
+pub const CLONE_UNIT: u64 = 4096;
 
 /// Longest name of an extended attribute, in bytes, prefix included: the kernel's limit, for all
 /// engines.

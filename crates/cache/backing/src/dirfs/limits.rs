@@ -23,7 +23,7 @@ pub fn of(dir: &OwnedFd) -> Result<&'static Limits> {
         _ => Limits::MAX,
     };
     let name = (fstatvfs(dir)?.f_namemax as usize).min(Limits::MAX.name);
-    Ok(interned(Limits { name, ..limits }))
+    Ok(interned(Limits { name, clones: false, ..limits }))
 }
 
 /// Returns a copy of the limits that lives as long as the process; there are few different ones.

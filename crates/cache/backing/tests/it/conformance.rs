@@ -63,7 +63,7 @@ impl Drop for Fresh {
 impl FileSystem for Fresh {
     vfs::forward!(self => self.fs; root, durability, kernel_cache, limits, forget, readlink,
         unlink, rmdir, rename, rename_whiteout, readdir, read, write, append, drop_privileges,
-        fallocate, seek, copy_range, fsync, sync, getxattr, setxattr, listxattr, removexattr,
+        fallocate, seek, copy_range, clone_range, fsync, sync, getxattr, setxattr, listxattr, removexattr,
         statfs);
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<vfs::Entry> {

@@ -25,7 +25,7 @@ struct Syncing(ObjectFs);
 impl FileSystem for Syncing {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr,
         setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir,
-        read, append, drop_privileges, fallocate, seek, copy_range, fsync, sync, getxattr,
+        read, append, drop_privileges, fallocate, seek, copy_range, clone_range, fsync, sync, getxattr,
         setxattr, listxattr, removexattr, statfs);
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {

@@ -10,6 +10,7 @@ mod identities;
 mod modes;
 mod pinned;
 mod reload;
+mod shared;
 mod suite;
 mod uses;
 mod waits;

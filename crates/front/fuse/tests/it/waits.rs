@@ -41,7 +41,7 @@ struct State {
 impl FileSystem for Gate {
     vfs::forward!(self => self.model; root, durability, kernel_cache, limits, lookup, forget,
         getattr, setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout,
-        readdir, write, append, drop_privileges, fallocate, seek, copy_range, fsync, sync,
+        readdir, write, append, drop_privileges, fallocate, seek, copy_range, clone_range, fsync, sync,
         getxattr, setxattr, listxattr, removexattr, statfs);
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -229,8 +229,7 @@ export! {
     }
 
     fn ioctl (fd: c_int, request: c_ulong, argument: c_long) -> c_int {
-        // Most versions of `cp` ask for a clone first. A request answered here needs no description
-        // of the kernel's.
+        // Most versions of `cp` ask for a clone first.
         on_fd(Class::Other, fd, |process| control(process, fd, request, argument))
             .unwrap_or_else(|| match give_argument(request, argument) {
                 Ok(()) => direct::ioctl(fd, request, argument),
@@ -391,6 +390,18 @@ fn give_argument(request: c_ulong, argument: c_long) -> Result<(), Errno> {
     }
 }
 
+/// Answers `FICLONERANGE` with the words of its argument: the source's descriptor and offset, the
+/// length, and the offset in the destination.
+fn clone_range(process: &Process, fd: c_int, range: [u64; 4]) -> Served<c_int> {
+    let [source, source_at, len, at] = range;
+    // The kernel takes the lower half of the word, too.
+    let source = (source as c_int, source_at);
+    match process.contents().clone_range(source, (fd, at), len) {
+        Served::Done(done) => Served::Done(done.map(|()| 0)),
+        Served::Kernel => Served::Kernel,
+    }
+}
+
 /// Answers an `ioctl` on a file or directory without asking the file system.
 fn control(process: &Process, fd: c_int, request: c_ulong, argument: c_long) -> Served<c_int> {
     /// The letter of requests to terminals.
@@ -410,8 +421,11 @@ fn control(process: &Process, fd: c_int, request: c_ulong, argument: c_long) -> 
             let rest = (stat.st_size - offset) as c_int;
             Served::Done(memory::store(argument as *mut c_int, rest).map(|()| 0))
         }
-        // Sharing blocks is not offered.
-        libc::FICLONE | libc::FICLONERANGE => Served::Done(Err(Errno::OPNOTSUPP)),
+        libc::FICLONE => clone_range(process, fd, [argument as u64, 0, 0, 0]),
+        libc::FICLONERANGE => match memory::load(argument as *const [u64; 4]) {
+            Ok(range) => clone_range(process, fd, range),
+            Err(errno) => Served::Done(Err(errno)),
+        },
         libc::FIONBIO | libc::FIOASYNC => Served::Kernel,
         _ if request >> 8 & 0xff == TERMINAL => {
             Served::Done(Err(wrong_kind(process, fd, Errno::NOTTY)))

@@ -7,8 +7,15 @@ use std::sync::Arc;
 use vfs::Limits;
 use vfs::model::Model;
 
-const SMALL: Limits =
-    Limits { name: 20, symlink: 100, file_size: 10_000, links: 3, xattr: 50, xattr_list: 60 };
+const SMALL: Limits = Limits {
+    name: 20,
+    symlink: 100,
+    file_size: 10_000,
+    links: 3,
+    xattr: 50,
+    xattr_list: 60,
+    clones: true,
+};
 
 fn on_a_small_model(test: impl FnOnce(&Process, &dyn Fn(&str) -> Vec<u8>)) {
     let world = TestWorld::new(TestEngine::Bpfs);

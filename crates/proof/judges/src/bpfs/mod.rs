@@ -2,6 +2,7 @@
 
 mod decode;
 mod ordered;
+pub mod shared;
 
 pub use ordered::{Ordered, sequences as ordered_sequences};
 

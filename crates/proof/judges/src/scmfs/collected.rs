@@ -30,7 +30,7 @@ impl<F: Files> FileSystem for Collecting<F> {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, forget, statfs, lookup,
         getattr, readlink, readdir, read, seek, getxattr, listxattr);
     vfs::forward!(self => self.step(); setattr, create, tmpfile, unlink, rmdir, link, rename,
-        rename_whiteout, write, append, drop_privileges, fallocate, copy_range, fsync, sync,
+        rename_whiteout, write, append, drop_privileges, fallocate, copy_range, clone_range, fsync, sync,
         setxattr, removexattr);
 }
 

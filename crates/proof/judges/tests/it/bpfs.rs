@@ -11,7 +11,7 @@ use crashsim::run::Base;
 use crashsim::stats::Distinct;
 use crashsim::trace::Trace;
 use crashsim::workload;
-use judges::bpfs::Bpfs;
+use judges::bpfs::{Bpfs, shared};
 use std::sync::LazyLock;
 
 /// The pools on which workloads start.
@@ -80,6 +80,39 @@ fn hand_picked_sequences_survive() {
     for ops in workload::sequences() {
         explore(Family::Script(ops), &CampaignOptions::default());
     }
+}
+
+/// The pools whose files share blocks.
+static SHARED: LazyLock<[Base; 2]> = LazyLock::new(|| {
+    campaign::prepare_process();
+    shared::bases().expect("the bases can be made")
+});
+
+fn shared_blocks_survive(which: usize, semantics: Semantics) {
+    let options = CampaignOptions { semantics, ..CampaignOptions::default() };
+    for ops in shared::workloads().into_iter().nth(which).unwrap() {
+        common::explore(&Bpfs, &SHARED[which..=which], Family::Script(ops), &options);
+    }
+}
+
+#[test]
+fn shared_blocks_survive_on_x86() {
+    shared_blocks_survive(0, Semantics::Adr);
+}
+
+#[test]
+fn shared_blocks_survive_without_stores_of_lines() {
+    shared_blocks_survive(0, Semantics::AdrWords);
+}
+
+#[test]
+fn shared_blocks_survive_with_eadr() {
+    shared_blocks_survive(0, Semantics::Eadr);
+}
+
+#[test]
+fn shared_blocks_of_tall_trees_survive() {
+    shared_blocks_survive(1, Semantics::Adr);
 }
 
 #[test]

@@ -42,7 +42,7 @@ type Weighted = (u64, fn(&mut Rng) -> Op);
 
 /// Returns the next call.
 pub fn gen_op(rng: &mut Rng) -> Op {
-    let choices: [Weighted; 27] = [
+    let choices: [Weighted; 28] = [
         (4, lookup),
         (2, |r| Op::Close(handle(r))),
         (2, |r| Op::Getattr(anything(r))),
@@ -64,6 +64,7 @@ pub fn gen_op(rng: &mut Rng) -> Op {
         (2, |r| Op::SeekData(file(r), pos(r))),
         (1, |r| Op::SeekHole(file(r), pos(r))),
         (4, copy_range),
+        (4, clone_range),
         (1, |r| Op::Fsync(anything(r))),
         (1, |r| Op::Getxattr(anything(r), attribute(r))),
         (4, setxattr),
@@ -296,6 +297,23 @@ fn copy_range(rng: &mut Rng) -> Op {
     let (from, to) = (file(rng), file(rng));
     let to = if rng.percent(20) { from.clone() } else { to };
     Op::Copy(from, pos(rng), to, pos(rng), range_len(rng))
+}
+
+/// Mostly a range that may be shared: of whole blocks, or of a whole file.
+fn clone_range(rng: &mut Rng) -> Op {
+    let (from, to) = (file(rng), file(rng));
+    let to = if rng.percent(20) { from.clone() } else { to };
+    let block = |rng: &mut Rng| match rng.percent(10) {
+        true => pos(rng),
+        false => Pos::At(BLOCK * rng.pick(&[0, 0, 0, 0, 1, 2, 5, 512])),
+    };
+    let (from_at, to_at) = (block(rng), block(rng));
+    let len = match rng.below(10) {
+        0..6 => 0,
+        6..9 => BLOCK * rng.below(6),
+        _ => range_len(rng),
+    };
+    Op::Clone(from, from_at, to, to_at, len)
 }
 
 /// The attributes that [`Op::SetAcl`] and [`Op::SetDefaultAcl`] set.

@@ -234,10 +234,41 @@ impl State {
             return Ok(0);
         }
         let to_end = self.end_of(to_offset, len)?;
-        let from_end = from_offset + len;
-        if from == to && from_offset < to_end && to_offset < from_end {
+        if from == to && from_offset < to_end && to_offset < from_offset + len {
             return Err(Errno::INVAL);
         }
+        self.put(now, (from, from_offset), (to, to_offset), len)?;
+        Ok(len)
+    }
+
+    pub(super) fn clone_range(
+        &mut self,
+        now: Timestamp,
+        (from, from_offset): (Ino, u64),
+        (to, to_offset): (Ino, u64),
+        len: u64,
+    ) -> Result<()> {
+        if !self.limits.clones {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let (source, sink) = (self.file(from)?, self.file(to)?);
+        let (source, sink) = ((from_offset, source.size), (to_offset, sink.size));
+        match self.limits.check_clone(from == to, source, sink, len)? {
+            0 => Ok(()),
+            len => self.put(now, (from, from_offset), (to, to_offset), len),
+        }
+    }
+
+    /// Replaces `len` bytes of one file by those of another, or of itself.
+    fn put(
+        &mut self,
+        now: Timestamp,
+        (from, from_offset): (Ino, u64),
+        (to, to_offset): (Ino, u64),
+        len: u64,
+    ) -> Result<()> {
+        let (from_end, to_end) = (from_offset + len, to_offset + len);
+        let source = self.file(from)?;
         let pieces: Vec<(u64, Vec<u8>)> = source
             .pieces(from_offset..from_end)
             .map(|(start, bytes)| (start - from_offset + to_offset, bytes.to_vec()))
@@ -248,7 +279,6 @@ impl State {
             for (start, bytes) in &pieces {
                 file.write(*start, bytes);
             }
-        })?;
-        Ok(len)
+        })
     }
 }

@@ -432,6 +432,11 @@ impl FileSystem for Model {
         state.copy_range(now, from, to, len)
     }
 
+    fn clone_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<()> {
+        let (mut state, now) = self.state_now();
+        state.clone_range(now, from, to, len)
+    }
+
     fn fsync(&self, ino: Ino) -> Result<()> {
         let state = self.state();
         state.inode(ino)?;

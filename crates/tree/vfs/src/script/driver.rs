@@ -177,7 +177,19 @@ impl<'f> Driver<'f> {
         self.fs.forget(ino, 1);
     }
 
-    /// Calls `f` with the inode of a place.
+    /// Calls `f` with two places in files.
+    fn between(
+        &self,
+        (from, from_at): (&str, Pos),
+        (to, to_at): (&str, Pos),
+        f: impl FnOnce((Ino, u64), (Ino, u64)) -> Result<Given, Stop>,
+    ) -> Result<Given, Stop> {
+        self.on(from, |src| {
+            self.on(to, |dst| f((src, self.offset(src, from_at)?), (dst, self.offset(dst, to_at)?)))
+        })
+    }
+
+    /// Calls `f` with the inode at a place.
     fn on<T>(&self, place: &str, f: impl FnOnce(Ino) -> Result<T, Stop>) -> Result<T, Stop> {
         if let Some(handle) = place.strip_prefix('%') {
             let handle: usize = handle.parse().map_err(|_| Stop::Skipped)?;
@@ -362,11 +374,12 @@ impl<'f> Driver<'f> {
             Op::Insert(p, at, len) => self.fallocate(p, Fallocate::Insert, *at, *len),
             Op::SeekData(p, at) => self.seek(p, *at, Seek::Data),
             Op::SeekHole(p, at) => self.seek(p, *at, Seek::Hole),
-            Op::Copy(p, from, q, to, len) => self.on(p, |src| {
-                self.on(q, |dst| {
-                    let (from, to) = (self.offset(src, *from)?, self.offset(dst, *to)?);
-                    Ok(Given::Number(fs.copy_range((src, from), (dst, to), *len)?))
-                })
+            Op::Copy(p, from, q, to, len) => self.between((p, *from), (q, *to), |from, to| {
+                Ok(Given::Number(fs.copy_range(from, to, *len)?))
+            }),
+            Op::Clone(p, from, q, to, len) => self.between((p, *from), (q, *to), |from, to| {
+                fs.clone_range(from, to, *len)?;
+                Ok(Given::Nothing)
             }),
             Op::Chmod(p, perm) => self.set(p, &SetAttr { perm: Some(perm.0), ..same }),
             Op::Chown(p, uid, gid) => {

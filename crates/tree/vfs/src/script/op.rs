@@ -48,6 +48,8 @@ pub enum Op {
     SeekData(place: String, at: Pos) "seek-data";
     SeekHole(place: String, at: Pos) "seek-hole";
     Copy(from: String, from_at: Pos, to: String, to_at: Pos, len: u64) "copy";
+    /// A copy that shares blocks.
+    Clone(from: String, from_at: Pos, to: String, to_at: Pos, len: u64) "clone";
     Chmod(place: String, perm: Octal) "chmod";
     Chown(place: String, uid: u32, gid: u32) "chown";
     /// Size, mode and owner in one call.
@@ -340,6 +342,7 @@ impl Op {
             | Self::Collapse(p, ..)
             | Self::Insert(p, ..)
             | Self::Copy(_, _, p, ..)
+            | Self::Clone(_, _, p, ..)
             | Self::SetAll(p, ..) => Some(p),
             _ => None,
         }

@@ -22,6 +22,7 @@ const SMALL: Limits = Limits {
     links: 100,
     xattr: 40_000,
     xattr_list: 30_000,
+    clones: false,
 };
 
 #[test]

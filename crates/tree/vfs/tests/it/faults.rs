@@ -81,7 +81,7 @@ impl Faulty {
 
 impl FileSystem for Faulty {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, getattr,
-        readlink, unlink, rmdir, read, append, drop_privileges, copy_range, fsync, sync, getxattr,
+        readlink, unlink, rmdir, read, append, drop_privileges, copy_range, clone_range, fsync, sync, getxattr,
         listxattr, removexattr, statfs);
 
     fn forget(&self, ino: Ino, refs: u64) {

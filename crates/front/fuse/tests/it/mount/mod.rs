@@ -174,7 +174,7 @@ impl Probe {
 impl FileSystem for Probe {
     vfs::forward!(self => self.model; root, durability, limits, getattr, setattr, readlink,
         unlink, rmdir, rename, rename_whiteout, readdir, read, write, append, drop_privileges,
-        fallocate, seek, copy_range, sync, getxattr, setxattr, listxattr, removexattr, statfs);
+        fallocate, seek, copy_range, clone_range, sync, getxattr, setxattr, listxattr, removexattr, statfs);
 
     fn kernel_cache(&self) -> KernelCache {
         self.kernel_cache

@@ -32,6 +32,13 @@ super::table!("ranges":
     copies_bring_holes_as_zeros,
     copies_refuse,
     copies_set_times,
+    clones_are_copies,
+    clones_of_parts,
+    clones_within_a_file,
+    clones_diverge,
+    clones_of_sparse_files,
+    clones_refuse,
+    clones_set_times,
 );
 
 const BLOCK: u64 = 4096;
@@ -360,5 +367,194 @@ fn copies_set_times(fs: &dyn FileSystem) {
     assert_eq!(fs.copy_range((a, 3), (b, 0), 1), Ok(0));
     assert_eq!(renewed(fs, b), (false, false));
     fs.copy_range((a, 0), (b, 0), 3).unwrap();
+    assert_eq!((renewed(fs, a), renewed(fs, b)), ((false, false), (true, true)));
+}
+
+/// Returns whether the file system clones; one that does not refuses to.
+fn can_clone(fs: &dyn FileSystem) -> bool {
+    if !fs.limits().clones {
+        let (a, b) = (file_with(fs, b"source", b"abc"), file(fs, b"sink"));
+        fails(fs.clone_range((a, 0), (b, 0), 0), Errno::OPNOTSUPP);
+        assert_eq!(attr(fs, b).size, 0);
+    }
+    fs.limits().clones
+}
+
+fn clones_are_copies(fs: &dyn FileSystem) {
+    if !can_clone(fs) {
+        return;
+    }
+    for (size, before) in [(0, 0), (1, 0), (1, 1), (4096, 9), (49_152, 60_000), (3 << 20, 5000)] {
+        let data = pattern(size);
+        let a = file_with(fs, format!("a{size}-{before}").as_bytes(), &data);
+        let b = file_with(fs, format!("b{size}-{before}").as_bytes(), &pattern(before));
+        let was = contents(fs, b);
+        fs.clone_range((a, 0), (b, 0), 0).unwrap();
+        // The rest of a longer file stays.
+        let mut want = data.clone();
+        want.extend(was.get(size..).unwrap_or_default());
+        assert_bytes(&contents(fs, b), &want);
+        assert_bytes(&contents(fs, a), &data);
+    }
+}
+
+fn clones_of_parts(fs: &dyn FileSystem) {
+    if !can_clone(fs) {
+        return;
+    }
+    let data = pattern(10 * 4096 + 5);
+    let a = file_with(fs, b"a", &data);
+    let mut want = vec![0xaa; 8 * 4096];
+    let b = file_with(fs, b"b", &want);
+    for (from, to, count) in [(1, 0, 1), (0, 3, 2), (5, 7, 3), (2, 12, 1)] {
+        let (from, to, len) = (from * 4096, to * 4096, count * 4096);
+        fs.clone_range((a, from as u64), (b, to as u64), len as u64).unwrap();
+        want.resize(want.len().max(to + len), 0);
+        want[to..to + len].copy_from_slice(&data[from..from + len]);
+        assert_bytes(&contents(fs, b), &want);
+    }
+    // The end of the source, to the end of the file and beyond.
+    fs.clone_range((a, 9 * BLOCK), (b, 12 * BLOCK), 4096 + 5).unwrap();
+    want.truncate(12 * 4096);
+    want.extend(&data[9 * 4096..]);
+    assert_bytes(&contents(fs, b), &want);
+    fs.append(b, b"more").unwrap();
+    want.extend(b"more");
+    assert_bytes(&contents(fs, b), &want);
+    assert_bytes(&contents(fs, a), &data);
+}
+
+fn clones_within_a_file(fs: &dyn FileSystem) {
+    if !can_clone(fs) {
+        return;
+    }
+    let mut want = pattern(6 * 4096);
+    let a = file_with(fs, b"a", &want);
+    for (from, to, count) in [(0, 1, 1), (0, 4, 3), (1, 6, 1), (7, 0, 0)] {
+        let (from, to, len) = (from * 4096, to * 4096, count * 4096);
+        if to + len > want.len() {
+            want.resize(to + len, 0);
+        }
+        fs.clone_range((a, from as u64), (a, to as u64), len as u64).unwrap();
+        want.copy_within(from..from + len, to);
+        assert_bytes(&contents(fs, a), &want);
+    }
+    fs.write(a, 4096 + 10, b"only here").unwrap();
+    want[4106..4115].copy_from_slice(b"only here");
+    assert_bytes(&contents(fs, a), &want);
+}
+
+/// After a clone, each change of one file leaves the other as it is.
+fn clones_diverge(fs: &dyn FileSystem) {
+    if !can_clone(fs) {
+        return;
+    }
+    let changes: [fn(&dyn FileSystem, Ino); 14] = [
+        |fs, f| fs.write(f, 8, b"a word").unwrap(),
+        |fs, f| fs.write(f, 70, &[1; 40]).unwrap(),
+        |fs, f| fs.write(f, 4096 + 100, &[2; 900]).unwrap(),
+        |fs, f| fs.write(f, 8192, &[3; 4096]).unwrap(),
+        |fs, f| fs.write(f, 5000, &[4; 30_000]).unwrap(),
+        |fs, f| fs.append(f, &[5; 10]).map(drop).unwrap(),
+        |fs, f| fs.append(f, &[5; 10_000]).map(drop).unwrap(),
+        |fs, f| fs.write(f, 49_000, &[6; 3000]).unwrap(),
+        |fs, f| truncate(fs, f, 20_100).map(drop).unwrap(),
+        |fs, f| truncate(fs, f, 60_000).map(drop).unwrap(),
+        |fs, f| fs.fallocate(f, Fallocate::PunchHole, 5000, 20_000).unwrap(),
+        |fs, f| fs.fallocate(f, Fallocate::Collapse, BLOCK, 3 * BLOCK).unwrap(),
+        |fs, f| {
+            let mode = Fallocate::ZeroRange { keep_size: false };
+            fs.fallocate(f, mode, 40_000, 20_000).unwrap();
+        },
+        |fs, f| truncate(fs, f, 0).map(drop).unwrap(),
+    ];
+    let data = pattern(50_000);
+    for (i, change) in changes.into_iter().enumerate() {
+        // The same change of a file that shares nothing.
+        let plain = file_with(fs, format!("plain{i}").as_bytes(), &data);
+        change(fs, plain);
+        for of_source in [true, false] {
+            let a = file_with(fs, format!("a{i}{of_source}").as_bytes(), &data);
+            let b = file(fs, format!("b{i}{of_source}").as_bytes());
+            fs.clone_range((a, 0), (b, 0), 0).unwrap();
+            let (changed, other) = if of_source { (a, b) } else { (b, a) };
+            change(fs, changed);
+            assert_bytes(&contents(fs, changed), &contents(fs, plain));
+            assert_bytes(&contents(fs, other), &data);
+            change(fs, other);
+            assert_bytes(&contents(fs, other), &contents(fs, plain));
+        }
+    }
+}
+
+fn clones_of_sparse_files(fs: &dyn FileSystem) {
+    if !can_clone(fs) {
+        return;
+    }
+    let a = file(fs, b"a");
+    let far = 1u64 << 32;
+    fs.write(a, 8192, b"near").unwrap();
+    fs.write(a, far, b"far").unwrap();
+    let b = file_with(fs, b"b", &[0xaa; 30_000]);
+    fs.clone_range((a, 0), (b, 0), 0).unwrap();
+    let mut buf = [1; 3];
+    fs.read(b, far, &mut buf).unwrap();
+    assert_eq!((&buf, attr(fs, b).size), (b"far", far + 3));
+    let mut head = [1; 30_000];
+    fs.read(b, 0, &mut head).unwrap();
+    let mut want = [0; 30_000];
+    want[8192..8196].copy_from_slice(b"near");
+    assert_bytes(&head, &want);
+    fs.clone_range((a, 0), (b, 1 << 33), 1 << 30).unwrap();
+    fs.read(b, (1 << 33) + 8192, &mut buf).unwrap();
+    assert_eq!((&buf, attr(fs, b).size), (b"nea", (1 << 33) + (1 << 30)));
+}
+
+fn clones_refuse(fs: &dyn FileSystem) {
+    if !can_clone(fs) {
+        return;
+    }
+    let f = file_with(fs, b"f", &pattern(10_000));
+    let g = file_with(fs, b"g", &pattern(20_000));
+    let d = dir(fs, b"d");
+    for (ino, errno) in
+        others(fs).into_iter().map(|ino| (ino, Errno::INVAL)).chain([(d, Errno::ISDIR)])
+    {
+        fails(fs.clone_range((ino, 0), (f, 0), 0), errno);
+        fails(fs.clone_range((f, 0), (ino, 0), 0), errno);
+    }
+    for (from, to, len) in [
+        (1, 0, BLOCK),
+        (0, 1, BLOCK),
+        (0, 0, 100),
+        (0, 0, 10_001),
+        (12_288, 0, BLOCK),
+        (12_288, 0, 0),
+        // It would end inside a block of the file.
+        (0, 0, 10_000),
+        (8192, 0, 0),
+        (0, 0, u64::MAX),
+    ] {
+        fails(fs.clone_range((f, from), (g, to), len), Errno::INVAL);
+    }
+    for (from, to, len) in [(0, 0, 0), (0, 4096, 8192), (8192, 4096, 8192), (0, 8192, 0)] {
+        fails(fs.clone_range((f, from), (f, to), len), Errno::INVAL);
+    }
+    let limit = fs.limits().file_size;
+    fails(fs.clone_range((g, 0), (f, limit - BLOCK), 2 * BLOCK), Errno::FBIG);
+    assert_bytes(&contents(fs, f), &pattern(10_000));
+    assert_bytes(&contents(fs, g), &pattern(20_000));
+}
+
+fn clones_set_times(fs: &dyn FileSystem) {
+    if !can_clone(fs) {
+        return;
+    }
+    let (a, b) = (file_with(fs, b"a", &pattern(8192)), file(fs, b"b"));
+    age(fs, a);
+    age(fs, b);
+    fs.clone_range((a, 8192), (b, 0), 0).unwrap();
+    assert_eq!(renewed(fs, b), (false, false));
+    fs.clone_range((a, 4096), (b, 0), 0).unwrap();
     assert_eq!((renewed(fs, a), renewed(fs, b)), ((false, false), (true, true)));
 }
