@@ -6,7 +6,7 @@
 //! | of a range inside the file | blocks of pointers | pointer, or inode root | 2 |
 //! | of a range across the end of the file | blocks of pointers | a record of root and size, then the words | 4 |
 //!
-//! The first clone of a pool takes two fences more ([`Store::begin_sharing`]).
+//! The first clone of a pool takes a fence more ([`Store::begin_sharing`]).
 
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{CommitMode, CrawlChange, Edit, Node};
