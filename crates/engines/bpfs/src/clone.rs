@@ -189,7 +189,7 @@ impl<M: Medium> Files<M> {
         let (root, source) = (self.root(d)?, self.root(s)?);
         let record = grows.then(|| self.hold_record(ino)).transpose()?;
         let height = root.height().max(height_for(end));
-        // What lies behind both files may be shared, too.
+        // The pointers behind both files may be shared, too.
         let is_rest = end >= size && from + len == self.load(s, Word::Size);
         let whole = if is_rest { span(height) } else { end };
         d.cut_extent(&(to..whole));

@@ -2,8 +2,8 @@
 //!
 //! - parents-P1: a block has as many *parents* as pointers on the media lead to it. The number is
 //!   derived, never stored. Only blocks with several parents have an entry here, which is not 0.
-//! - parents-P2: a pointer of a copied block is one more parent of the block that it leads to. It
-//!   is counted before the copy is committed, and a parent is discounted after the commit without
+//! - parents-P2: a pointer of a copied block is another parent of the block that it leads to. It is
+//!   counted before the copy is committed, and a parent is discounted after the commit without
 //!   it is durable. So a block that counts as unshared has one parent, also after a crash.
 //! - parents-P3: an inode owns a block if every block from its root to there has one parent. Only
 //!   such a block changes in place; else the path to it is copied ([`CommitMode::Shared`],
@@ -13,7 +13,7 @@
 //! - parents-P5: a shared block of pointers has none that lies beyond the end of any of its files.
 //!   So what a crash leaves (crawler-T3) is cleared in one file only.
 //!
-//! A pool without shared blocks pays for none of this: [`Volatile::shares`] is one load.
+//! A pool without shared blocks pays for one load ([`Volatile::shares`]).
 //!
 //! [`CommitMode::Shared`]: crate::crawler::CommitMode::Shared
 

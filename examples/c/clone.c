@@ -1,0 +1,31 @@
+/* Clones a file or a directory tree of a pool, without a mount: clone POOL FROM TO
+ *
+ * cc -o clone clone.c -I../../include -lkeepstone */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "keepstone.h"
+
+int main(int argc, char **argv) {
+	if (argc != 4) {
+		fprintf(stderr, "usage: clone POOL FROM TO\n");
+		return 2;
+	}
+	ks_pool *pool = ks_open_pool(argv[1]);
+	if (pool == NULL) {
+		fprintf(stderr, "%s: %s\n", argv[1], strerror(errno));
+		return 1;
+	}
+	int status = 0;
+	if (ks_clone(pool, argv[2], argv[3]) != 0) {
+		fprintf(stderr, "%s: %s\n", argv[3], strerror(errno));
+		status = 1;
+	}
+	if (ks_close_pool(pool) != 0) {
+		fprintf(stderr, "%s: %s\n", argv[1], strerror(errno));
+		status = 1;
+	}
+	return status;
+}
