@@ -393,3 +393,50 @@ impl<M: Medium> Store<M> {
         self.v.set_sharing();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volatile::VolatilePlan;
+    use arena::Arena;
+    use namespace::Memory;
+
+    fn volatile() -> Volatile {
+        let mut plan = VolatilePlan::new(false, 64);
+        let arena = Arena::anonymous(plan.layout()).unwrap();
+        plan.open(Memory::Fresh { arena, seed: 1 })
+    }
+
+    #[test]
+    fn parents_are_counted_up_to_a_limit() {
+        let (v, block) = (volatile(), BlockNo::new(20).unwrap());
+        assert!(v.drop_parent(block), "it has one parent");
+        v.set_sharing();
+        v.add_parent(block).unwrap();
+        assert!(v.is_shared(block) && !v.drop_parent(block) && !v.is_shared(block));
+        v.parents_of(block).store(BlockUse::Content(4).word() | COUNT, Relaxed);
+        assert_eq!(v.add_parent(block), Err(Errno::NOSPC));
+        assert_eq!(v.claim(block, BlockUse::Content(4)), Claim::Refused);
+        assert!(!v.drop_parent(block));
+        assert_eq!(v.claim(block, BlockUse::Content(4)), Claim::Shared);
+    }
+
+    #[test]
+    fn only_content_of_one_height_is_shared() {
+        let v = volatile();
+        let claim = |block, used_as| v.claim(BlockNo::new(block).unwrap(), used_as);
+        let content = BlockUse::Content;
+        assert_eq!(claim(20, content(0)), Claim::First);
+        assert!(!v.shares());
+        assert_eq!(claim(20, content(1)), Claim::Refused);
+        assert_eq!(claim(20, BlockUse::Other), Claim::Refused);
+        assert_eq!(claim(20, content(0)), Claim::Shared);
+        assert!(v.shares() && v.is_shared(BlockNo::new(20).unwrap()));
+        assert_eq!(claim(21, BlockUse::Other), Claim::First);
+        assert_eq!(claim(21, BlockUse::Other), Claim::Refused);
+        assert_eq!(claim(21, content(0)), Claim::Refused);
+        // A block at a fixed place.
+        v.blocks.set(&v.arena, 3);
+        assert_eq!(claim(3, content(0)), Claim::Refused);
+    }
+}
