@@ -6,7 +6,7 @@
 //! | of a range inside the file | blocks of pointers | pointer, or inode root | 2 |
 //! | of a range across the end of the file | blocks of pointers | a record of root and size, then the words | 4 |
 //!
-//! The first clone of a pool takes two fences more ([`Store::begin_sharing`]).
+//! The first clone of a pool takes a fence more ([`Store::begin_sharing`]).
 
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{CommitMode, CrawlChange, Edit, Node};
@@ -189,7 +189,7 @@ impl<M: Medium> Files<M> {
         let (root, source) = (self.root(d)?, self.root(s)?);
         let record = grows.then(|| self.hold_record(ino)).transpose()?;
         let height = root.height().max(height_for(end));
-        // What lies behind both files may be shared, too.
+        // The pointers behind both files may be shared, too.
         let is_rest = end >= size && from + len == self.load(s, Word::Size);
         let whole = if is_rest { span(height) } else { end };
         d.cut_extent(&(to..whole));

@@ -18,8 +18,8 @@
 //!   ([`Volatile::order`], [`Volatile::settle`]). The fence of a CPU does not wait for flushes of
 //!   another, so it does not matter which one stored.
 //! - order-O4: blocks that the pending commit freed stay in use until it is durable. A commit that
-//!   frees more blocks than the record has room for is not left, nor is one that drops a subtree
-//!   ([`crate::parents`]).
+//!   frees more blocks than the record has room for is not left. The same
+//!   holds for a commit that drops a subtree ([`crate::parents`]).
 //! - order-O5: content is never pending, only what leads to it. A mount flushes all pointers and
 //!   inodes (scan-S6), so no commit is lost if all processes that use a pool are killed.
 //! - order-O6: inode numbers, directory entries and redo records are used again only behind a fence

@@ -2,8 +2,8 @@
 //!
 //! - parents-P1: a block has as many *parents* as pointers on the media lead to it. The number is
 //!   derived, never stored. Only blocks with several parents have an entry here, which is not 0.
-//! - parents-P2: a pointer of a copied block is one more parent of the block that it leads to. It
-//!   is counted before the copy is committed, and a parent is discounted after the commit without
+//! - parents-P2: a pointer of a copied block is another parent of the block that it leads to. It is
+//!   counted before the copy is committed, and a parent is discounted after the commit without
 //!   it is durable. So a block that counts as unshared has one parent, also after a crash.
 //! - parents-P3: an inode owns a block if every block from its root to there has one parent. Only
 //!   such a block changes in place; else the path to it is copied ([`CommitMode::Shared`],
@@ -13,7 +13,7 @@
 //! - parents-P5: a shared block of pointers has none that lies beyond the end of any of its files.
 //!   So what a crash leaves (crawler-T3) is cleared in one file only.
 //!
-//! A pool without shared blocks pays for none of this: [`Volatile::shares`] is one load.
+//! A pool without shared blocks pays for one load ([`Volatile::shares`]).
 //!
 //! [`CommitMode::Shared`]: crate::crawler::CommitMode::Shared
 
@@ -391,5 +391,52 @@ impl<M: Medium> Store<M> {
             let _ = self.medium.publish(namespace::POOL_SHARED, word, ready);
         }
         self.v.set_sharing();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volatile::VolatilePlan;
+    use arena::Arena;
+    use namespace::Memory;
+
+    fn volatile() -> Volatile {
+        let mut plan = VolatilePlan::new(false, 64);
+        let arena = Arena::anonymous(plan.layout()).unwrap();
+        plan.open(Memory::Fresh { arena, seed: 1 })
+    }
+
+    #[test]
+    fn parents_are_counted_up_to_a_limit() {
+        let (v, block) = (volatile(), BlockNo::new(20).unwrap());
+        assert!(v.drop_parent(block), "it has one parent");
+        v.set_sharing();
+        v.add_parent(block).unwrap();
+        assert!(v.is_shared(block) && !v.drop_parent(block) && !v.is_shared(block));
+        v.parents_of(block).store(BlockUse::Content(4).word() | COUNT, Relaxed);
+        assert_eq!(v.add_parent(block), Err(Errno::NOSPC));
+        assert_eq!(v.claim(block, BlockUse::Content(4)), Claim::Refused);
+        assert!(!v.drop_parent(block));
+        assert_eq!(v.claim(block, BlockUse::Content(4)), Claim::Shared);
+    }
+
+    #[test]
+    fn only_content_of_one_height_is_shared() {
+        let v = volatile();
+        let claim = |block, used_as| v.claim(BlockNo::new(block).unwrap(), used_as);
+        let content = BlockUse::Content;
+        assert_eq!(claim(20, content(0)), Claim::First);
+        assert!(!v.shares());
+        assert_eq!(claim(20, content(1)), Claim::Refused);
+        assert_eq!(claim(20, BlockUse::Other), Claim::Refused);
+        assert_eq!(claim(20, content(0)), Claim::Shared);
+        assert!(v.shares() && v.is_shared(BlockNo::new(20).unwrap()));
+        assert_eq!(claim(21, BlockUse::Other), Claim::First);
+        assert_eq!(claim(21, BlockUse::Other), Claim::Refused);
+        assert_eq!(claim(21, content(0)), Claim::Refused);
+        // A block at a fixed place.
+        v.blocks.set(&v.arena, 3);
+        assert_eq!(claim(3, content(0)), Claim::Refused);
     }
 }

@@ -28,7 +28,7 @@ use vfs::FileKind;
 /// The blocks of pointers on the way to one of them.
 type BlockPath = SmallVec<[BlockNo; HEIGHT_MAX as usize]>;
 
-/// What the scan of a pool whose files may share blocks notes until its end.
+/// Notes of a scan, until its end, if files may share blocks.
 #[derive(Default)]
 pub struct SharedScan {
     /// The number of blocks below shared blocks of pointers.

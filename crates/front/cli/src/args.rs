@@ -91,11 +91,11 @@ A smaller pool must hold all files. A power failure meanwhile leaves the pool wi
     #[command(after_help = "\
 Example: keepstone clone /mnt/template /mnt/test-1
 
-The clone takes no space until files change, and appears as a whole. It has the attributes, extended attributes,
-times and hard links of the source. Each file is cloned as it is at one moment: stop programs that write to several
-files, or let them write out what belongs together, before their tree is cloned.
-A clone that is killed can leave a directory `.NAME.clone-…` beside DST; remove it.
-On a pool of the layout scmfs, files are copied.")]
+The clone takes no space until files change, and appears as a whole. It has the attributes,
+extended attributes, times and hard links of the source. Each file is cloned as it is at one moment:
+stop programs whose files belong together before their tree is cloned. A clone that is killed can
+leave a directory `.NAME.clone-…` beside DST; remove it. On a pool of the layout scmfs, files are
+copied.")]
     Clone(CloneArgs),
     /// Show the counters of a mount's server.
     #[command(after_help = "\

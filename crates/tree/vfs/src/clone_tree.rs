@@ -32,7 +32,7 @@ pub struct Cloned {
 /// Receives the counts while a clone is made; returns whether to go on.
 pub type Progress<'a> = &'a mut dyn FnMut(&Cloned) -> bool;
 
-/// Returns the name of the directory in which the clone `name` is built, beside it.
+/// Returns the name of the directory in which the clone `name` is built, in the same directory.
 pub fn temporary_name(name: &[u8], unique: u64) -> Vec<u8> {
     // Short enough for every file system.
     let shown = &name[..name.len().min(32)];

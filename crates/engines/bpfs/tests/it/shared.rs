@@ -78,7 +78,7 @@ fn costs() {
     assert_eq!(first, [4096, 1, 2, 1], "a file of one block has no pointers to copy");
 }
 
-/// `statfs` and `st_blocks` are exact, whoever frees a block last.
+/// `statfs` and `st_blocks` are exact, in whatever order files drop a block.
 #[test]
 fn space() {
     let fs = mounted();
