@@ -140,8 +140,9 @@ impl<M: Medium> Store<M> {
         self.find_blocks(v, from, Pointer::is_dirty)
     }
 
-    /// Makes a change of content, within `range` of a file whose lock is held, and counts the blocks
-    /// that it makes dirty, and those that it marks clean or removes (dirty-N2 in `namespace`).
+    /// Makes a change of content, within `range` of a file whose lock is held, and counts the
+    /// blocks that it makes dirty, and those that it marks clean or removes (dirty-N2 in
+    /// `namespace`).
     #[inline]
     pub fn counted<T>(&self, v: &VInode, range: Range<u64>, change: impl FnOnce() -> T) -> T {
         if !self.is_backed() || v.kind() != FileKind::File {

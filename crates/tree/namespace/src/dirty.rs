@@ -1,5 +1,5 @@
-//! Counts of what the backing store of a pool lacks, kept while the pool changes. To read them costs
-//! two loads.
+//! Counts of what the backing store of a pool lacks, kept while the pool changes. To read them
+//! costs two loads.
 //!
 //! - dirty-N1: an inode counts while it has a name and no clean mark, which its state bit
 //!   [`COUNTED`] records. A change of either fact calls [`Core::count_inode`], under the inode's

@@ -3,10 +3,10 @@
 //! An identity contains the number of such a handle: a hash of 128 bits, the same in each process
 //! and on each machine. A table leads from numbers to handles.
 //!
-//! - handles-L1: the table is only a hint. If it has no handle of a number, the whole tree is
+//! - long_handles-L1: the table is only a hint. If it has no handle of a number, the whole tree is
 //!   searched for it, which enters the handles of all names on the way. So the first search after
 //!   a start is the only one, as long as the tree has fewer inodes than the table.
-//! - handles-L2: a node has its handle itself, so it does not depend on the table.
+//! - A node has its handle itself, so it does not depend on the table.
 
 use super::lock;
 use crate::sys::Handle;

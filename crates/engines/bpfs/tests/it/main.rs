@@ -4,6 +4,7 @@ mod backed;
 mod backed_costs;
 mod common;
 mod cost;
+mod dirty_counts;
 mod example;
 mod growth;
 mod identities;

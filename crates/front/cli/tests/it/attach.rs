@@ -411,7 +411,7 @@ fn commands_of_a_served_program_reach_the_server() {
     let cached = Cached::new();
     let data = cached.data();
     fs::write(data.join("old"), vec![b'o'; 1 << 20]).unwrap();
-    cached.attach(&["--max-age=3600", "-o", "direct"]);
+    cached.attach(&["--max-age=3600"]);
     let script = r#"
 import errno, json, os
 def status(of):

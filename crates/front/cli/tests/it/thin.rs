@@ -145,6 +145,6 @@ fn a_disk_in_memory_survives_a_reboot() {
     assert!(!s.pool.exists());
     let missing = ["mount", "--restore", "/nowhere/saved", s.pool_str(), s.dir_str()];
     assert!(s.fails(missing, 1).contains("--create"));
-    let sizeless = s.fails(["mount", "--create", s.pool_str(), s.dir_str()], 1);
+    let sizeless = s.fails(["mount", "--create", s.pool_str(), s.dir_str()], 2);
     assert!(sizeless.contains("--size"), "{sizeless}");
 }

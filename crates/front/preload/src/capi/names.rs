@@ -16,7 +16,7 @@ use crate::serve::fail;
 const BATCH: usize = 64;
 
 /// An open directory: `ks_dir`.
-pub struct Dir {
+pub struct OpenDir {
     pool: Arc<Pool>,
     ino: Ino,
     /// Where the next batch begins.
@@ -26,13 +26,13 @@ pub struct Dir {
     last: Option<Box<libc::dirent>>,
 }
 
-impl Drop for Dir {
+impl Drop for OpenDir {
     fn drop(&mut self) {
         self.pool.fs.forget(self.ino, 1);
     }
 }
 
-impl Dir {
+impl OpenDir {
     fn open(pool: &Arc<Pool>, path: &[u8]) -> Result<Self> {
         let entry = pool.at(path, |fs, dir, name| vfs::path::follow(fs, dir, name))?;
         let (pool, ino, batch) = (pool.clone(), entry.ino, VecDeque::new());
@@ -247,11 +247,11 @@ export! {
         })
     }
 
-    fn ks_opendir (pool: PoolHandle, path: *const c_char) -> *mut Dir {
-        handle(call(|| Dir::open(&*pool, memory::string(path)?)))
+    fn ks_opendir (pool: PoolHandle, path: *const c_char) -> *mut OpenDir {
+        handle(call(|| OpenDir::open(&*pool, memory::string(path)?)))
     }
 
-    fn ks_readdir (dir: *mut Dir) -> *const libc::dirent {
+    fn ks_readdir (dir: *mut OpenDir) -> *const libc::dirent {
         let dir = &mut *dir;
         match call(|| dir.next()) {
             Ok(entry) => entry.map_or(std::ptr::null(), std::ptr::from_ref),
@@ -262,7 +262,7 @@ export! {
         }
     }
 
-    fn ks_closedir (dir: *mut Dir) -> c_int {
+    fn ks_closedir (dir: *mut OpenDir) -> c_int {
         call_c(|| {
             drop(Box::from_raw(dir));
             Ok(())
