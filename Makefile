@@ -35,7 +35,7 @@ CAMPAIGN_OPS ?= 20000
 # Preemptions in a schedule: times that it takes the processor from a thread that could go on.
 LOOM_PREEMPTIONS ?= 3
 # The engine that `make crash-campaign` explores (bpfs without it), and whose planted bugs `make
-# crash-score` judges (all engines without it): bpfs, scmfs, model, pmbd.
+# crash-score` judges (all without it): bpfs, cache, scmfs, model, pmbd.
 ENGINE ?=
 # Minutes of processor time of the score for each bug (without it: all workloads), and a file in
 # which it notes the results, to continue from there.

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use crashsim::any::AnyTarget;
 use crashsim::campaign::{self, CampaignOptions, Family, Replay, Report, Work};
 use crashsim::lint::{Lint, lint};
@@ -33,7 +34,8 @@ pub struct CrashtestArgs {
     /// unsynced data (no --schedules); or pmbd, block devices in all write schemes, raw and with
     /// atomic blocks. Of the options below, pmbd uses --ops, --schedules (24 for each 100),
     /// --deaths (all, or 0 for none), --replay, --semantics and --seed.
-    #[arg(long, value_parser = TARGETS)]
+    /// With --score also cache, the server of a cache.
+    #[arg(long, value_parser = PossibleValuesParser::new(TARGETS.into_iter().chain([CACHE])))]
     pub engine: Option<String>,
     /// Longest sequences of operations to explore completely: 1 takes seconds, 2 a quarter of an
     /// hour, 3 a day.
@@ -105,6 +107,9 @@ pub struct CrashtestArgs {
     pub threads: u16,
 }
 
+/// The name of the server of a cache, among what can be scored.
+const CACHE: &str = "cache";
+
 /// The default engine.
 const DEFAULT_ENGINE: &str = "bpfs";
 
@@ -157,6 +162,9 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
     }
     campaign::prepare_process();
     let engine = args.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
+    if engine == CACHE {
+        bail!("the server of a cache is judged by --score only");
+    }
     if let Some(file) = &args.from_trace {
         return crash_trace(engine, file, json);
     }

@@ -21,15 +21,22 @@ pub const SWITCH: &str = "KEEPSTONE_PLANTED";
 /// The engines, with two entries each. The catalogue holds the bugs in the engine's crate and in
 /// crates that it uses. The crates are those whose flushes and fences add one bug each: the
 /// engine's own, and crates that store on behalf of several engines.
-const ENGINES: [(&str, &str, &[&str]); 4] = [
+const ENGINES: [(&str, &str, &[&str]); 5] = [
     ("bpfs", include_str!("../catalogue/bpfs.txt"), &["engines/bpfs", "tree/namespace"]),
+    ("cache", include_str!("../catalogue/cache.txt"), &[]),
     ("model", include_str!("../catalogue/modelfs.txt"), &["engines/modelfs"]),
     ("pmbd", include_str!("../catalogue/pmbd.txt"), &["block/pmbd"]),
     ("scmfs", include_str!("../catalogue/scmfs.txt"), &["engines/scmfs"]),
 ];
 
-/// The file that gets the switch.
-const SWITCH_FILE: &str = "base/pmem/src/lib.rs";
+/// The files that get the switch: the roots of crates on which those with bugs depend. A cache does
+/// not depend on `pmem`.
+const SWITCH_FILES: [&str; 2] = ["base/pmem/src/lib.rs", "tree/vfs/src/lib.rs"];
+
+/// Returns the crate whose switch the code in a file reads.
+fn switch_crate(file: &str) -> &'static str {
+    if file.starts_with("cache/") { "vfs" } else { "pmem" }
+}
 
 /// Returns the source text of the switch.
 fn switch() -> String {
@@ -303,8 +310,9 @@ pub fn weave(crates: &Path, bugs: &[Planted]) -> Result<BTreeMap<String, String>
         places.sort_by_key(|(range, number)| (range.start, std::cmp::Reverse(range.end), *number));
         woven.insert(file.to_owned(), render(&source, 0..source.len(), &places, bugs)?);
     }
-    let with_switch = read(SWITCH_FILE)? + &switch();
-    woven.insert(SWITCH_FILE.to_owned(), with_switch);
+    for file in SWITCH_FILES {
+        woven.insert(file.to_owned(), read(file)? + &switch());
+    }
     Ok(woven)
 }
 
@@ -346,8 +354,9 @@ fn switched(
 ) -> String {
     let mut out = if is_statement { String::new() } else { "(".to_owned() };
     for number in numbers {
-        let wrong = &bugs[number as usize - 1].new;
-        let _ = write!(out, "if ::pmem::planted::is({number}) {{ {wrong} }} else ");
+        let Planted { new, file, .. } = &bugs[number as usize - 1];
+        let _ = write!(out, "if ::{}::planted::is({number}) ", switch_crate(file));
+        let _ = write!(out, "{{ {new} }} else ");
     }
     let _ = write!(out, "{{ {right} }}");
     if !is_statement {

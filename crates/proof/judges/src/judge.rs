@@ -5,6 +5,7 @@
 use crate::backed;
 use crate::blocks;
 use crate::bpfs::{self, Bpfs, Ordered, shared};
+use crate::caches;
 use crate::lent::{LentBpfs, LentScmfs};
 use crate::modelfs::ModelFs;
 use crate::scmfs::collected::Collected;
@@ -65,8 +66,9 @@ impl FromStr for Verdict {
     }
 }
 
-/// The names of the engines that can be judged, as in `keepstone crashtest --engine`.
-pub const ENGINES: [&str; 4] = ["bpfs", "model", "pmbd", "scmfs"];
+/// The names of what can be judged: engines, as in `keepstone crashtest --engine`, and the server of
+/// a cache.
+pub const ENGINES: [&str; 5] = ["bpfs", "cache", "model", "pmbd", "scmfs"];
 
 /// Judges one of [`ENGINES`] within `limit` of processor time, if there is a limit, and calls
 /// `tell` with the report of each family. `only` selects one family by its name.
@@ -167,6 +169,9 @@ type Run = dyn Fn(Option<Duration>, &Distinct) -> Result<Report, String>;
 fn hunts(engine: &str) -> Result<Vec<Hunt>, String> {
     match engine {
         "bpfs" => bpfs(),
+        "cache" => {
+            Ok(vec![whole("caches".to_owned(), |distinct| of_stats(caches::explore(distinct)))])
+        }
         "model" => Ok(everything(ModelFs, &pools(&ModelFs)?, "")),
         "scmfs" => scmfs(),
         "pmbd" => Ok(block_devices()),
@@ -178,10 +183,7 @@ fn hunts(engine: &str) -> Result<Vec<Hunt>, String> {
 /// with readers that read without a copy, and in the mode `ordered`.
 fn bpfs() -> Result<Vec<Hunt>, String> {
     let mut hunts = vec![whole("servers".to_owned(), |_| Ok(report_of(servers::explore())))];
-    hunts.push(whole("backed".to_owned(), |distinct| match backed::explore(distinct) {
-        Ok(stats) => Ok(Report { stats, ..Report::default() }),
-        Err(what) => Ok(report_of(Err(what))),
-    }));
+    hunts.push(whole("backed".to_owned(), |distinct| of_stats(backed::explore(distinct))));
     hunts.extend(everything(Bpfs, &pools(&Bpfs)?, ""));
     hunts.extend(with_shared_blocks()?);
     hunts.extend(with_readers(LentBpfs)?);
@@ -214,6 +216,14 @@ fn with_shared_blocks() -> Result<Vec<Hunt>, String> {
         hunts.push(hunt(Bpfs, &bases, "shared, ", Family::Random { runs: 10, ops: 60 }));
     }
     Ok(hunts)
+}
+
+/// Returns the report of a judge that returns counts, or what it has found.
+fn of_stats(explored: Result<Stats, String>) -> Result<Report, String> {
+    Ok(match explored {
+        Ok(stats) => Report { stats, ..Report::default() },
+        Err(what) => report_of(Err(what)),
+    })
 }
 
 /// The families of SCMFS. They run it by default, with stores that bypass the cache, and with

@@ -6,6 +6,7 @@
 //! - [`lent`]: the same engines, with readers that read file contents without a copy while
 //!   operations change them;
 //! - [`backed`]: pools of BPFS with a backing store, with loads, marks and evictions;
+//! - [`caches`]: the server of a cache, which dies at each step of loads, write-back and eviction;
 //! - [`blocks`]: block devices, with simpler requests and an oracle of their own;
 //! - [`servers`]: notifications to the servers of mounts, under many schedules;
 //! - [`catalogue`]: bugs planted in the engines' source; [`judge`] tests whether the explorer finds
@@ -16,6 +17,7 @@
 pub mod backed;
 pub mod blocks;
 pub mod bpfs;
+pub mod caches;
 pub mod catalogue;
 pub mod judge;
 pub mod lent;

@@ -4,6 +4,7 @@
 mod backed;
 mod blocks;
 mod bpfs;
+mod caches;
 mod careless;
 mod catalogue;
 mod common;
