@@ -187,7 +187,9 @@ install: ## what `make build` has made, into PREFIX (/usr/local), with the helpe
 	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man8
 	for helper in $(HELPERS); do ln -sfn $(BINDIR)/keepstone $(DESTDIR)$(SBINDIR)/$$helper || exit 1; done
 	install -m 644 $(RELEASE)/share/man1/*.1 $(DESTDIR)$(MANDIR)/man1
-	install -m 644 packaging/man/*.8 $(DESTDIR)$(MANDIR)/man8
+	install -m 644 packaging/man/mount.fuse.keepstone.8 $(DESTDIR)$(MANDIR)/man8
+	for helper in $(wordlist 2,9,$(HELPERS)); do \
+	    ln -sfn mount.fuse.keepstone.8 $(DESTDIR)$(MANDIR)/man8/$$helper.8 || exit 1; done
 	for file in $(COMPLETIONS); do \
 	    name=$${file##*/}; [ $$name != keepstone ] || name=keepstone.bash; \
 	    install -D -m 644 $(RELEASE)/share/completions/$$name $(DESTDIR)$(DATADIR)/$$file || exit 1; done
@@ -202,7 +204,7 @@ uninstall: ## remove what `make install` has installed, with the same PREFIX
 	    $(DESTDIR)$(INCLUDEDIR)/keepstone.h $(DESTDIR)$(LIBDIR)/pkgconfig/keepstone.pc \
 	    $(DESTDIR)$(UNITDIR)/$(UNIT) $(DESTDIR)$(UDEVDIR)/$(RULES) $(DESTDIR)$(SYSUSERSDIR)/keepstone.conf \
 	    $(HELPERS:%=$(DESTDIR)$(SBINDIR)/%) $(DESTDIR)$(MANDIR)/man1/keepstone.1 $(DESTDIR)$(MANDIR)/man1/keepstone-*.1 \
-	    $(addprefix $(DESTDIR)$(MANDIR)/man8/,$(notdir $(wildcard packaging/man/*.8))) $(COMPLETIONS:%=$(DESTDIR)$(DATADIR)/%)
+	    $(HELPERS:%=$(DESTDIR)$(MANDIR)/man8/%.8) $(COMPLETIONS:%=$(DESTDIR)$(DATADIR)/%)
 	[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
 
 deb: PROFILE := dist

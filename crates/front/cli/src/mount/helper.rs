@@ -100,7 +100,10 @@ impl CacheOptions {
     fn attach(self, pool: PathBuf, dir: PathBuf, options: &Options) -> Result<()> {
         let mut words: Vec<OsString> = vec!["keepstone".into(), "attach".into()];
         words.extend(self.words);
-        words.push(format!("-o{}", options.to_list()).into());
+        let list = options.to_list();
+        if !list.is_empty() {
+            words.push(format!("-o{list}").into());
+        }
         words.extend(["--".into(), pool.into(), self.below, dir.into()]);
         attach::run_for_mount(&words)
     }
