@@ -94,7 +94,7 @@ inside sh -euc '
     cmp /usr/bin/keepstone /srv/data/keepstone
     rm -rf /srv/data /dev/shm/pool /dev/shm/cache
     sed -i /keepstone:LABEL/d /etc/fstab
-    systemd-analyze verify /lib/systemd/system/keepstone-bdev@.service'
+    systemd-analyze --man=no verify /lib/systemd/system/keepstone-bdev@.service'
 inside sh -c 'apt-get -qq -y purge keepstone libkeepstone0 libkeepstone-dev' >/dev/null
 files >"$root/debs/after"
 diff "$root/debs/before" "$root/debs/after" || die "removing the packages leaves this"
