@@ -19,6 +19,8 @@ use crate::{
 
 /// Most bytes that one call copies between files.
 const COPY_MAX: u64 = 16 << 20;
+/// The same as a part of the pool: the pool has to have room for both ranges at once.
+const COPY_SHARE: u64 = 16;
 
 /// Attempts of a call that finds nothing to load, while other threads evict what it needs.
 const IDLE_ATTEMPTS: u32 = 16;
@@ -249,6 +251,16 @@ fn seek_absent<L: Loader>(loader: &L, ino: Ino, mut at: u64, whence: Seek) -> Re
     Ok(size)
 }
 
+/// Returns the most bytes that a call for `len` bytes copies at once.
+fn copy_max<L: Loader>(loader: &L, len: u64) -> u64 {
+    if len <= PIECE as u64 {
+        return len;
+    }
+    let space = loader.pool().statfs();
+    let share = space.blocks * u64::from(space.block_size) / COPY_SHARE;
+    share.clamp(PIECE as u64, COPY_MAX)
+}
+
 /// Copies between files, at most `len` bytes.
 fn copy_at_most<L: Loader>(loader: &L, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
     // An engine may look at the last block of a source that ends before the range.
@@ -430,7 +442,8 @@ impl<L: Loader> FileSystem for L {
     }
 
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        change_content(self, to.0, || match copy_at_most(self, from, to, len.min(COPY_MAX)) {
+        let most = copy_max(self, len);
+        change_content(self, to.0, || match copy_at_most(self, from, to, len.min(most)) {
             Err(Errno::NOSPC) if len > PIECE as u64 => copy_at_most(self, from, to, PIECE as u64),
             done => done,
         })
