@@ -22,7 +22,8 @@ pub struct Limits {
     pub xattr: usize,
     /// Longest list of names of extended attributes, in bytes, with a NUL after each.
     pub xattr_list: usize,
-    /// Whether files may share content ([`FileSystem::clone_range`](crate::FileSystem::clone_range)).
+    /// Whether files may share content
+    /// ([`FileSystem::clone_range`](crate::FileSystem::clone_range)).
     pub clones: bool,
 }
 
