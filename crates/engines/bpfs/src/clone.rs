@@ -113,7 +113,8 @@ impl<M: Medium> Edit for CloneEdit<'_, M> {
 }
 
 /// Returns the most blocks of pointers that a clone can take: to a range of a tree that will have
-/// this height, from byte `from` of a tree of height `from_height`. `most` blocks are in both files.
+/// this height, from byte `from` of a tree of height `from_height`. Both files have at most `most`
+/// blocks.
 fn pointers_for(height: u8, range: &Range<u64>, (from, from_height): (u64, u8), most: u64) -> u64 {
     let shift = range.start.abs_diff(from);
     let at = |h: u8| {

@@ -575,8 +575,8 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Implements `FileSystem::copy_range`, as one operation: shares many whole blocks, copies block
-    /// by block if it appends, else reads, then writes.
+    /// Implements `FileSystem::copy_range`, as one operation: shares many whole blocks, copies
+    /// block by block if it appends whole ones, else reads, then writes.
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         const AT_ONCE: u64 = 16 << 20;
         let ((src, src_off), (dst, dst_off)) = (from, to);

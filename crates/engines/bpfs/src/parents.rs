@@ -376,8 +376,11 @@ impl<M: Medium> Store<M> {
             let mut edit = OwnEdit { trees: self, range: at..at + 1, leaves: leaf, is_lent };
             self.edit_tree(txn, v, root, &mut edit)?;
             self.gain(v, txn.delta());
-            Ok(())
-        })
+            Ok::<(), Errno>(())
+        })?;
+        // The bytes that change next are those of the copy, also after a crash (order-O2).
+        self.v.settle(&self.trees.medium);
+        Ok(())
     }
 
     /// Records on the media, durably, that blocks may be shared: before the first one is.

@@ -111,6 +111,7 @@ impl Cloning<'_> {
             fs.forget(clone.1, 1);
         }
         if result.is_err() {
+            // clone_tree-C4.
             let _ = remove_tree(fs, to.0, &name);
         }
         result
@@ -209,7 +210,7 @@ impl Cloning<'_> {
         Ok(made)
     }
 
-    /// Clones content and attributes of a file.
+    /// Clones content and attributes of a file (clone_tree-C3).
     fn file(&mut self, attr: &Attr, made: Ino) -> Result<()> {
         let fs = self.fs;
         if attr.size > 0 {

@@ -23,10 +23,10 @@
 //!
 //! [`model`] is the executable specification. `conformance` (a cargo feature of this name) is the
 //! suite that compares any implementation with it; `script` (also a feature) represents operations
-//! as lines of text. [`path`] walks paths, [`clone_tree()`] clones trees, [`tree`] reads a whole file system into a value that can
-//! be compared, and [`forward!`] puts one file system over another. [`access`] marks reads that
-//! must not move access times, [`acl`] is the POSIX.1e arithmetic, and [`Limits`] and [`rules`] are
-//! the small rules that every engine needs.
+//! as lines of text. [`path`] walks paths, [`clone_tree()`] clones trees, [`tree`] reads a whole
+//! file system into a value that can be compared, and [`forward!`] puts one file system over
+//! another. [`access`] marks reads that must not move access times, [`acl`] is the POSIX.1e
+//! arithmetic, and [`Limits`] and [`rules`] are the small rules that every engine needs.
 
 #![forbid(unsafe_code)]
 

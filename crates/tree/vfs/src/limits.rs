@@ -5,9 +5,9 @@ use crate::rules::has_any;
 use crate::{Errno, Fallocate, FileKind, Result};
 use std::ops::Range;
 
-/// The largest sizes and counts of a file system, and whether its files share content. Each engine states its own
-/// ([`FileSystem::limits`](crate::FileSystem::limits)); front ends and the contract's own rules act
-/// on them.
+/// The largest sizes and counts of a file system, and whether its files share content. Each engine
+/// states its own ([`FileSystem::limits`](crate::FileSystem::limits)); front ends and the
+/// contract's own rules act on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Longest name of a directory entry, in bytes.
@@ -22,7 +22,8 @@ pub struct Limits {
     pub xattr: usize,
     /// Longest list of names of extended attributes, in bytes, with a NUL after each.
     pub xattr_list: usize,
-    /// Whether files may share content ([`FileSystem::clone_range`](crate::FileSystem::clone_range)).
+    /// Whether files may share content
+    /// ([`FileSystem::clone_range`](crate::FileSystem::clone_range)).
     pub clones: bool,
 }
 

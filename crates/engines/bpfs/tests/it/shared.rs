@@ -103,6 +103,26 @@ fn space() {
     assert_eq!(free(&fs), all);
 }
 
+/// A reader without a copy has bytes of one file, which the other file owns alone later.
+#[test]
+fn readers_without_a_copy_see_no_change_of_another_file() {
+    let fs = mounted();
+    let (a, b) = (create(&fs, "a"), create(&fs, "b"));
+    fs.write(a, 0, &[1; 4000]).unwrap();
+    fs.clone_range((a, 0), (b, 0), 0).unwrap();
+    let (at, len) = fs.pin_content(a, 0, 4000).unwrap();
+    let at = at.unwrap().get();
+    fs.write(a, 0, &[2; 4000]).unwrap();
+    fs.write(b, 0, &[3; 8]).unwrap();
+    fs.write(b, 100, &[3; 300]).unwrap();
+    truncate(&fs, b, 2000);
+    fs.append(b, &[3; 100]).unwrap();
+    let mut seen = vec![0; len as usize];
+    fs.medium().read(at, &mut seen);
+    assert!(seen.iter().all(|byte| *byte == 1));
+    fs.put_read_buf();
+}
+
 /// A copy of whole blocks shares them.
 #[test]
 fn long_copies_share() {

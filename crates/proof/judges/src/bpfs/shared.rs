@@ -49,7 +49,7 @@ clone /t 0 /o 0 0; clone /t 2097152 /u 0 0; clone /u 0 /w 0 2097152; clone /t 0 
 clone /w 4194304 /x 2097152 2097152; clone /t 0 /t 4194304 2097152; clone /o 0 /t 0 0";
 
 /// Sequences: a later operation stores where an earlier one has left a block to one file.
-const SEQUENCES: [&str; 22] = [
+const SEQUENCES: [&str; 26] = [
     "write /s 0 8; write /a 0 8; write /s 100 200; write /a 64 64",
     "unlink /s; write /a 0 8; append /a 100; write /a 100 300",
     "unlink /a; write /s 0 8; append /s 100; truncate /s 100; append /s 10",
@@ -71,14 +71,19 @@ const SEQUENCES: [&str; 22] = [
     "clone /r 0 /o 0 0; truncate /o 0; write /r 0 8; sync; remount; write /r 8 8",
     "write /s 0 8; remount; write /a 0 8; unlink /s; remount; write /a 8 8",
     "copy /r 0 /o 0 20000; write /r 0 8; write /o 8 8",
+    "clone /r 4096 /o 0 8192; write /r 4100 8; write /o 10 8",
+    "create /n; write /n 0 4096; clone /n 0 /r 8192 0; clone /r 8192 /o 0 4096; write /n 0 8; write /r 8192 8; unlink /o",
+    "clone /r 0 /o 0 8192; append /o 100; truncate /o 16384; write /o 8200 8",
+    "truncate /s 4500; zero /s 4200 9000; truncate /a 4500; truncate /a 9000",
     "tmpfile /d 1; clone /a 0 %1 0 0; write %1 0 8; write /a 0 8; close 1; write /a 8 8",
 ];
 
 /// Sequences for the pool of [`TALL`].
-const TALL_SEQUENCES: [&str; 8] = [
+const TALL_SEQUENCES: [&str; 9] = [
     "write /t 0 8; write /u 0 8; write /w 4194304 8",
     "unlink /t; write /u 0 8; unlink /u; write /w 4194304 8",
     "truncate /t 100; truncate /u 2097152; append /u 100; truncate /t 2200000",
+    "unlink /w; unlink /x; write /u 2097100 200; write /t 0 8; write /u 0 8",
     "unlink /w; write /t 0 8; append /u 10; unlink /t",
     "write /w 8192 8; write /w 2105344 8; unlink /w",
     "truncate /w 2097152; write /w 8200 8; append /w 100",

@@ -11,7 +11,8 @@ use crashsim::run::Base;
 use crashsim::stats::Distinct;
 use crashsim::trace::Trace;
 use crashsim::workload;
-use judges::bpfs::{Bpfs, shared};
+use judges::bpfs::{Bpfs, Ordered, shared};
+use judges::lent::LentBpfs;
 use std::sync::LazyLock;
 
 /// The pools on which workloads start.
@@ -113,6 +114,24 @@ fn shared_blocks_survive_with_eadr() {
 #[test]
 fn shared_blocks_of_tall_trees_survive() {
     shared_blocks_survive(1, Semantics::Adr);
+}
+
+#[test]
+fn shared_blocks_survive_in_order() {
+    for (base, workloads) in SHARED.chunks(1).zip(shared::workloads()) {
+        for ops in workloads {
+            common::explore(&Ordered, base, Family::Script(ops), &CampaignOptions::default());
+        }
+    }
+}
+
+#[test]
+fn shared_blocks_survive_readers_without_a_copy() {
+    for (base, workloads) in SHARED.chunks(1).zip(shared::workloads()) {
+        for ops in workloads {
+            common::explore(&LentBpfs, base, Family::Script(ops), &CampaignOptions::default());
+        }
+    }
 }
 
 #[test]
