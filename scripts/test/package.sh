@@ -58,10 +58,10 @@ inside() {
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
 }
 
-# Files of the root, without those of package management itself and caches.
+# Files of the root, without those of package management, mount(8) and systemd themselves, and caches.
 files() {
     find "$root" -xdev \( -path "$root/var/lib/dpkg" -o -path "$root/var/lib/apt" -o -path "$root/var/cache" \
-        -o -path "$root/var/log" -o -path "$root/debs" -o -path "$root/tmp" \) -prune -o -printf '%P %M %U %G\n' | sort
+        -o -path "$root/run/mount" -o -path "$root/run/systemd" -o -path "$root/var/log" -o -path "$root/debs" -o -path "$root/tmp" \) -prune -o -printf '%P %M %U %G\n' | sort
     cat "$root/etc/group" "$root/etc/passwd"
 }
 
