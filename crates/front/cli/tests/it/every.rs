@@ -69,6 +69,8 @@ fn json_is_one_value() {
     for command in ["info", "stats", "trim", "doctor"] {
         runs(&s, &mut seen, command, &[&dir]);
     }
+    let (file, copy) = (s.path("file"), s.path("copy"));
+    runs(&s, &mut seen, "clone", &[file.to_str().unwrap(), copy.to_str().unwrap()]);
     runs(&s, &mut seen, "top", &["--count", "1", &dir]);
     runs(&s, &mut seen, "run", &["--stats", "--", "true"]);
     runs(&s, &mut seen, "umount", &[&dir]);

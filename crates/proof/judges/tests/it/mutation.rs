@@ -14,6 +14,7 @@ use judges::bpfs::Bpfs;
 use judges::catalogue::sources;
 use std::collections::BTreeSet;
 use std::path::Path;
+use vfs::script::parse;
 
 /// Mutants that are not bugs: the start of the site's label, the bugs, and the reason. A text after
 /// `…` may occur anywhere in the label. docs/CRASHTESTING.md has the arguments at length.
@@ -73,6 +74,10 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("backed.rs store_state: self.medium().publish_word", &[EarlyStore], WRITTEN),
 ];
 
+/// A clone in a pool without shared blocks, and a change of one of the two files.
+const FIRST_CLONE: &str =
+    "create /one; write /one 0 4096; create /two; clone /one 0 /two 0 0; write /one 0 8";
+
 const STORE: &[Bug] = &[DropStore, DelayStore, EarlyStore, TearStore, SwapStores];
 const TIMES: &str = "times are not atomic with what they date, and not compared (§3.6)";
 const BEYOND: &str =
@@ -128,7 +133,11 @@ fn planted_bugs_are_found() {
     let of = |base| workload::universe().into_iter().map(move |op| (base, vec![op]));
     let single: Vec<_> = bases.iter().flat_map(of).collect();
     let mut fates = score(&Bpfs, &single, 0, &here).unwrap();
-    let of = |base| workload::sequences().into_iter().map(move |ops| (base, ops));
+    let first_clone = parse(FIRST_CLONE).unwrap();
+    let of = |base| {
+        let sequences = workload::sequences().into_iter().chain([first_clone.clone()]);
+        sequences.map(move |ops| (base, ops))
+    };
     let sequences: Vec<_> = bases.iter().flat_map(of).collect();
     // Mutants that were found or are explained, so that the sequences need not explore them.
     let is_settled = |(m, fate): &(&Mutant, &Fate)| {
