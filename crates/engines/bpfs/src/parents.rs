@@ -162,7 +162,7 @@ impl<M: Medium> Trees<M> {
         }
         let mut count = 1_u64;
         for (i, pointer) in (0..).zip(self.load_pointers(node.block)) {
-            let child = node.child(i, self.check_block(pointer)?);
+            let child = node.child(i, self.block_if_present(pointer)?);
             count = count.saturating_add(self.count_blocks(child, known)?);
         }
         known.insert(block, count);

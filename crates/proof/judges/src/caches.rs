@@ -3,10 +3,10 @@
 //!
 //! A program and a server use a pool of BPFS over the contract's model, which stands for the
 //! directory below. They run once, on a recorder. Before each fence of the pool, and at each call
-//! that changes or syncs the directory, all of it stops. The pool has any state that a power failure
-//! may leave, which includes all stores, as after the death of a process. The directory has
-//! everything, or only what was synced, or all names and attributes and only the content that was
-//! synced. A new server goes on from there:
+//! that changes or syncs the directory, all of it stops. The pool has any state that a power
+//! failure may leave, which includes all stores, as after the death of a process. The directory
+//! has everything, or only what was synced, or all names and attributes and only the content that
+//! was synced. A new server goes on from there:
 //!
 //! - caches-J1: its tree is that before or after the call of the program in flight: nothing
 //!   acknowledged is lost.

@@ -66,8 +66,8 @@ impl FromStr for Verdict {
     }
 }
 
-/// The names of what can be judged: engines, as in `keepstone crashtest --engine`, and the server of
-/// a cache.
+/// The names of what can be judged: engines, as in `keepstone crashtest --engine`, and the server
+/// of a cache.
 pub const ENGINES: [&str; 5] = ["bpfs", "cache", "model", "pmbd", "scmfs"];
 
 /// Judges one of [`ENGINES`] within `limit` of processor time, if there is a limit, and calls
