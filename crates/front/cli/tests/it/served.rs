@@ -113,7 +113,7 @@ fn bytes_are_counted_by_the_way_they_took() {
     // The kernel opens the files, and the bytes that it moves are counted, too.
     let real = report(&sandbox, &["--stats", "--fds", "real"], script);
     let all = ["read", "write", "copy"].map(|class| bytes(&real, class, "by_kernel_bytes"));
-    assert_eq!(all.iter().sum::<u64>(), 4_000_000, "{real:#}");
+    assert_eq!(all.iter().sum::<u64>(), 6_000_000, "{real:#}");
     assert_eq!(real["served"]["bytes"], 0, "{real:#}");
     assert!(real["reasons"]["kernel-descriptors"]["calls"].as_u64() > Some(10), "{real:#}");
     sandbox.umount();
