@@ -232,14 +232,21 @@ fn read_pieces<L: Loader>(loader: &L, ino: Ino, offset: u64, buf: &mut [u8]) -> 
 fn seek_absent<L: Loader>(loader: &L, ino: Ino, mut at: u64, whence: Seek) -> Result<u64> {
     loader.load(&Need::Holes(ino, at))?;
     let size = loader.pool().getattr(ino)?.size;
+    let mut idle = 0;
     while at < size {
         match loader.pool().seek(ino, at, whence) {
             Err(ABSENT) => {}
             done => return done,
         }
         let Some(pool) = loader.backed() else { return Err(Errno::UCLEAN) };
-        // Another thread may have loaded it.
-        let Some(absent) = pool.absent_range(ino, at)? else { continue };
+        let Some(absent) = pool.absent_range(ino, at)? else {
+            // Another thread may have loaded it.
+            idle += 1;
+            if idle > IDLE_ATTEMPTS {
+                return Err(Errno::UCLEAN);
+            }
+            continue;
+        };
         if whence == Seek::Data {
             return Ok(absent.start.max(at));
         }
