@@ -27,7 +27,7 @@ use crate::fs::Files;
 use crate::layout::*;
 use crate::store::Store;
 use crate::xattr::blocks_of;
-use namespace::{MAY_BE_ABSENT, Storage as _, VInode, Words, loaded_attributes};
+use namespace::{CLEAN, MAY_BE_ABSENT, Storage as _, VInode, Words, loaded_attributes};
 use pmem::{Fenced, LINE, Medium, PmOff};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -332,13 +332,19 @@ impl<M: Medium> Store<M> {
         let word = self.medium.load_u64(at);
         let root = self.root_if_present(word)?;
         let Some(top) = root.block() else { return Ok(()) };
+        // An absent tree is as high as its file is long: what lies behind a short one (§3.1) would
+        // have no place. The object has that, too, if the inode is clean.
+        let height = root.height().max(height_for(size));
+        if height > root.height() && v.state.load(Relaxed) & CLEAN == 0 {
+            return Ok(());
+        }
         let is_evicted = match root.height() {
             0 => word & Pointer::CLEAN != 0 && range.contains(&0),
             _ => self.evict_subtree(Node::top(root), (range, size), freed)?,
         };
         if is_evicted {
             freed.push(top);
-            self.medium.store_u64(at, Pointer::ABSENT.word() | u64::from(root.height()));
+            self.medium.store_u64(at, Pointer::ABSENT.word() | u64::from(height));
             self.medium.flush(at, 8);
         }
         Ok(())
