@@ -52,7 +52,7 @@ pub struct Superblock {
     pub usage: U64,
     /// The number of blocks since the pool was resized ([`Superblock::resized_word`]); 0: never.
     pub resized: U64,
-    /// [`Superblock::shared_word`] if files may share blocks, else 0.
+    /// `Superblock::shared_word` if files may share blocks, else 0.
     pub shared: U64,
     reserved: [u8; 24],
     /// Name given by the user, padded with zeros.
