@@ -241,10 +241,11 @@ impl Cloning<'_> {
             };
             let hole = fs.seek(attr.ino, at, crate::Seek::Hole)?;
             let len = (hole - at).min(AT_ONCE);
-            if fs.copy_range((attr.ino, at), (made, at), len)? == 0 {
-                break;
+            match fs.copy_range((attr.ino, at), (made, at), len)? {
+                0 => break,
+                // It may copy less.
+                copied => at += copied,
             }
-            at += len;
             self.count(|_| {})?;
         }
         Ok(())

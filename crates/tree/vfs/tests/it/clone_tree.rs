@@ -3,7 +3,7 @@
 use vfs::model::Model;
 use vfs::script::{Driver, parse};
 use vfs::tree::{diff, subtree};
-use vfs::{Cloned, Errno, FileSystem, Limits, clone_tree, path};
+use vfs::{Cloned, Errno, FileSystem, Ino, Limits, Mappings, Openings, clone_tree, path};
 
 const TREE: &str = "mkdir /src mode=750; create /src/a mode=6755; write /src/a 0 5000; \
     link /src/a /src/b; mkdir /src/d; setdefaultacl /src/d; create /src/d/c; write /src/d/c 100000 10; \
@@ -22,12 +22,12 @@ fn made(model: Model) -> Model {
     model
 }
 
-fn clone(fs: &Model, from: &str, to: &str) -> vfs::Result<Cloned> {
+fn clone(fs: &dyn FileSystem, from: &str, to: &str) -> vfs::Result<Cloned> {
     let from = path::at(fs, from.as_bytes(), |dir, name| fs.peek(dir, name))?.ino;
     path::at(fs, to.as_bytes(), |dir, name| clone_tree(fs, from, (dir, name), 1, &mut |_| true))
 }
 
-fn ino(fs: &Model, of: &str) -> vfs::Ino {
+fn ino(fs: &dyn FileSystem, of: &str) -> Ino {
     path::at(fs, of.as_bytes(), |dir, name| fs.peek(dir, name)).unwrap().ino
 }
 
@@ -75,4 +75,30 @@ fn a_clone_that_fails_leaves_nothing() {
     let names = fs.names();
     fs.sync().unwrap();
     assert_eq!(fs.after_kill().names(), names, "no inode without a name is kept");
+}
+
+/// A model of which one call copies 1000 bytes at most.
+struct CopiesParts(Model);
+
+impl FileSystem for CopiesParts {
+    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr,
+        setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir,
+        read, write, append, drop_privileges, fallocate, seek, clone_range, fsync, sync, getxattr,
+        setxattr, listxattr, removexattr, statfs);
+
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> vfs::Result<u64> {
+        self.0.copy_range(from, to, len.min(1000))
+    }
+}
+
+impl Mappings for CopiesParts {}
+
+impl Openings for CopiesParts {}
+
+#[test]
+fn copies_in_parts_are_whole() {
+    let fs = CopiesParts(made(Model::with_limits(&WITHOUT)));
+    clone(&fs, "/src", "/to/clone").unwrap();
+    let tree = |of| subtree(&fs, ino(&fs, of)).unwrap();
+    assert_eq!(diff(&tree("/src"), &tree("/to/clone")), None);
 }
