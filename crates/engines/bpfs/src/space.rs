@@ -359,11 +359,6 @@ impl<M: Medium> Files<M> {
         if offset >= size {
             return Err(Errno::NXIO);
         }
-        // A tree may be shorter than its file (§3.1), also if it is absent.
-        let (_, height) = split_root(self.load(v, Word::Root));
-        if height <= HEIGHT_MAX && offset >= span(height) {
-            return if whence == Seek::Data { Err(Errno::NXIO) } else { Ok(offset) };
-        }
         // The start of the next data, and the end of the data that starts at `offset`.
         let (mut data, mut hole) = (None, offset);
         self.visit(Node::top(self.root(v)?), &(offset..size), &mut |_, base| {
