@@ -56,6 +56,12 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("superblock.rs write: let _ = medium.publish", &[DelayStore, TearStore], HALF_A_MAGIC),
     ("superblock.rs write: medium.zero_nt", &[DropStore, ShortStore], TIDINESS),
     ("superblock.rs write: let _ = medium.fence()", &[DropFence], FENCED_AGAIN),
+    (
+        "parents.rs begin_sharing: let _ = self.medium.publish",
+        &[DropFence, FlushAfterFence, DelayStore],
+        SHARED_BY_OTHERS,
+    ),
+    ("parents.rs begin_sharing: let _ = self.medium.publish", &[EarlyStore], NOTHING_SHARED),
     ("superblock.rs write: medium.flush(root_at", &[ShortFlush], TIMES),
     ("backed.rs unmark_block: let _ = self.medium.publish", &[EarlyStore], UNMARKED),
     ("backed.rs expand: self.medium.write_nt", &[ShortStore], BEYOND),
@@ -83,6 +89,8 @@ const TIMES: &str = "times are not atomic with what they date, and not compared 
 const BEYOND: &str =
     "what lies beyond the end of the file does not count and is cleared at mount (T3, S5)";
 const FENCED_AGAIN: &str = "another fence follows before anything leans on this one";
+const SHARED_BY_OTHERS: &str = "the clone fences again before it commits; this fence is for threads that share blocks meanwhile";
+const NOTHING_SHARED: &str = "a pool may have the word without any shared block";
 const HALF_A_MAGIC: &str = "half a magic is none, and the magic is all that is committed";
 const HALF_A_LIFE: &str =
     "an inode that does not say its generation in both lines yet is none, nor is its entry (D4)";
