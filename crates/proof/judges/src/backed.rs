@@ -588,7 +588,8 @@ fn check_pins(
 
 type Engine<'m, M> = Pool<bpfs::Files<Sited<&'m M>>>;
 
-fn mount<M: Medium>(
+/// Mounts the pool on a medium, in a mode of durability.
+pub(crate) fn mount<M: Medium>(
     medium: &M,
     mode: DurabilityMode,
 ) -> std::result::Result<Engine<'_, M>, String> {

@@ -15,6 +15,7 @@
 //!   not removed, is there. A name that is new, or leads to another file than before, leads to
 //!   content that the program has written, whole.
 
+use crate::backed::mount;
 use crate::{mounted, text};
 use backing::model::ModelBacking;
 use backing::{Backing, Identity};
@@ -27,9 +28,8 @@ use crashsim::sited::Sited;
 use crashsim::stats::{Distinct, Stats};
 use crashsim::trace::Trace;
 use crashsim::workload::POOL_BYTES;
-use namespace::Pool;
 use pmcache::{Loading, PRIVATE};
-use pmem::Medium;
+use pmem::Medium as _;
 use pool::DurabilityMode::{self, Journal, Ordered};
 use pool::FormatOptions;
 use std::cell::RefCell;
@@ -190,7 +190,7 @@ const STEPS: &[Step] = &[
     WriteBack,
 ];
 
-/// What the program has done, and the directory, when a call has returned.
+/// The calls of the program so far, and the directory, at the return of a call.
 struct Mark {
     /// Calls of the program that have returned.
     done: usize,
@@ -215,7 +215,7 @@ struct Observed<'r> {
 }
 
 impl Observed<'_> {
-    /// Makes a call, and notes the result. With `is_programs`, it is one of the program.
+    /// Makes a call, and notes the result. `is_programs` says whether the program makes it.
     fn marked<T>(&self, is_programs: bool, call: impl FnOnce() -> T) -> T {
         let number = self.marks().len() as u32;
         self.recorder.begin(number);
@@ -394,18 +394,6 @@ impl Backing for Observed<'_> {
     fn key<'i>(&self, identity: &'i [u8]) -> &'i [u8] {
         self.below.key(identity)
     }
-}
-
-type Engine<'m, M> = Pool<bpfs::Files<Sited<&'m M>>>;
-
-fn mount<M: Medium>(
-    medium: &M,
-    mode: DurabilityMode,
-) -> std::result::Result<Engine<'_, M>, String> {
-    let pool = Engine::mount(Sited(medium), &mounted::mount_options()).map_err(text)?;
-    pool.record_access(false, false, false);
-    pool.set_durability(mode).map_err(text)?;
-    Ok(pool)
 }
 
 /// Explores all of it; the error is the first broken promise.
