@@ -1,6 +1,6 @@
 #!/bin/bash
-# Measures how long it takes to attach a cache again, beside the mount of a BPFS pool that has as
-# much, alternating for ROUNDS rounds.
+# Measures how long it takes to attach a cache again, and to mount a BPFS pool that has as much,
+# alternating for ROUNDS rounds.
 #
 #   scripts/bench/attach.sh     rows:
 #     clean    FILES files of 1 KiB, all loaded, all written back; both unmounted before

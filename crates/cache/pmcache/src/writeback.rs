@@ -592,7 +592,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     }
 
     /// Notes that a later pass has to compare the names of all directories of this one. Returns the
-    /// number of those that are complete but for that.
+    /// number of directories that need nothing else.
     fn wait_for_extras(&mut self) -> u64 {
         let dirs = self.dirty.iter().filter(|dirty| dirty.kind == FileKind::Dir);
         let failed = &self.failed;

@@ -198,8 +198,8 @@ impl Backed for Inner {
 impl FileSystem for Inner {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr,
         setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir,
-        read, write, append, drop_privileges, fallocate, seek, copy_range, clone_range, fsync, sync, getxattr,
-        setxattr, listxattr, removexattr, statfs, lookup_into, peek_into, close, version);
+        read, write, append, drop_privileges, fallocate, seek, copy_range, clone_range, fsync, sync,
+        getxattr, setxattr, listxattr, removexattr, statfs, lookup_into, peek_into, close, version);
 }
 
 impl Mappings for Inner {}

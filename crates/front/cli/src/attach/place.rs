@@ -242,8 +242,8 @@ impl Below {
 impl FileSystem for Below {
     vfs::forward!(self => self.backing(); root, durability, kernel_cache, limits, lookup, forget,
         getattr, setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout,
-        readdir, read, write, append, drop_privileges, fallocate, seek, copy_range, clone_range, fsync, sync,
-        removexattr, statfs, lookup_into, peek_into, close);
+        readdir, read, write, append, drop_privileges, fallocate, seek, copy_range, clone_range, fsync,
+        sync, removexattr, statfs, lookup_into, peek_into, close);
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> vfs::Result<Vec<u8>> {
         if self.hides(name) { Err(Errno::NODATA) } else { self.backing().getxattr(ino, name) }

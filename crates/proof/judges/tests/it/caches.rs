@@ -13,7 +13,7 @@ fn no_death_of_a_server_loses_anything() {
     assert!(stats.distinct > 1000, "{stats:?}");
 }
 
-/// The judge finds directories that lose what they were told to sync.
+/// The judge finds directories whose syncs make content or names not durable.
 #[test]
 fn syncs_that_do_nothing_are_found() {
     campaign::prepare_process();

@@ -81,8 +81,8 @@ impl Faulty {
 
 impl FileSystem for Faulty {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, getattr,
-        readlink, unlink, rmdir, read, append, drop_privileges, copy_range, clone_range, fsync, sync, getxattr,
-        listxattr, removexattr, statfs);
+        readlink, unlink, rmdir, read, append, drop_privileges, copy_range, clone_range, fsync, sync,
+        getxattr, listxattr, removexattr, statfs);
 
     fn forget(&self, ino: Ino, refs: u64) {
         let all = self.1 == Fault::ForgetDropsAll;

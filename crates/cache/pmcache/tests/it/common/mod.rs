@@ -21,8 +21,8 @@ impl Deref for Below {
 impl FileSystem for Below {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr,
         setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir,
-        read, write, append, drop_privileges, fallocate, seek, copy_range, clone_range, fsync, sync, getxattr,
-        setxattr, listxattr, removexattr, statfs);
+        read, write, append, drop_privileges, fallocate, seek, copy_range, clone_range, fsync, sync,
+        getxattr, setxattr, listxattr, removexattr, statfs);
 }
 
 impl Mappings for Below {}

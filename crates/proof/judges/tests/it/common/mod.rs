@@ -1,5 +1,5 @@
-//! What several tests use: a campaign that has to survive, and engines with bugs. These are BPFS on
-//! a medium that does not do all that the engine requests.
+//! Helpers of several tests: a campaign that has to survive, and engines with bugs. These are BPFS
+//! on a medium that does not do all that the engine requests.
 
 use crashsim::campaign::{self, CampaignOptions, Family, Report};
 use crashsim::run::Base;
