@@ -112,7 +112,13 @@ pub fn run(
     mount::end_on_signal(stop, mounted.mount_point());
     let weak = Arc::downgrade(&engine);
     drop(engine);
-    mount::flags::follow(plan.pool.clone(), mounted.mount_point(), &plan.asked, weak.clone());
+    mount::flags::follow(
+        plan.pool.clone(),
+        mounted.mount_point(),
+        flags,
+        &plan.asked,
+        weak.clone(),
+    );
     let _ = changes.set(mount::Changes::begin(&mounted.mount_point(), weak.clone())?);
     mount::follow(changes);
     mount::reap(weak);

@@ -67,18 +67,24 @@ pub fn of_cache(below: MountFlags, options: &Options) -> Result<MountFlags> {
     Ok(options.flags | forbidden | GUARDED)
 }
 
-/// Follows changes of the pool's owner and mode for as long as its engine exists: flags-F2.
-pub fn follow(pool: PathBuf, mount_point: MountPoint, options: &Options, fs: Weak<dyn Engine>) {
+/// Follows changes of the pool's owner and mode for as long as its engine exists: flags-F2. `flags`
+/// are those of the mount at its start: a change before the first check counts as well.
+pub fn follow(
+    pool: PathBuf,
+    mount_point: MountPoint,
+    flags: MountFlags,
+    options: &Options,
+    fs: Weak<dyn Engine>,
+) {
     let guarded = GUARDED - options.lifted;
     if guarded.is_empty() || !rustix::process::geteuid().is_root() {
         return;
     }
     std::thread::spawn(move || {
         let events = watch(&pool);
-        let is_shared = || trust::changeable_by(&pool).is_ok_and(|why| why.is_some());
-        let mut was_shared = is_shared();
+        let mut was_shared = flags.contains(guarded);
         while fs.strong_count() > 0 {
-            let shared = is_shared();
+            let shared = trust::changeable_by(&pool).is_ok_and(|why| why.is_some());
             if shared && !was_shared {
                 match mount_point.add_flags(guarded) {
                     Ok(()) => tracing::warn!(

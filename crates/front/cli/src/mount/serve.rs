@@ -124,7 +124,7 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
         format!("{}: cannot mount; `keepstone doctor` may know why", plan.dir.display())
     })?;
     end_on_signal(stop, mounted.mount_point());
-    flags::follow(plan.pool.clone(), mounted.mount_point(), &plan.options, reaped.clone());
+    flags::follow(plan.pool.clone(), mounted.mount_point(), flags, &plan.options, reaped.clone());
     if !read_only && is_behind {
         super::flush::begin(reaped.clone(), plan.options.data_flush_interval);
     }

@@ -6,8 +6,9 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 
+use crate::common::{kill_server_of, pid};
 use crate::tree::{Tree, fill, listed};
 
 const OPTIONS: &[&str] = &["--watch", "permission", "--max-age", "3600"];
@@ -52,9 +53,8 @@ fn openings_go_on_when_the_server_is_gone() {
     fill(&tree.below(""));
     tree.attach(OPTIONS);
     tree.serve("cat small; echo more >>small");
-    let pid = tree.status()["pid"].as_u64().unwrap();
-    let server = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    kill_process(server, Signal::STOP).unwrap();
+    let status = tree.status();
+    kill_process(pid(status["pid"].as_i64().unwrap() as i32), Signal::STOP).unwrap();
     let openers: Vec<_> = ["small", "sub/large", "small"]
         .iter()
         .map(|name| {
@@ -63,7 +63,7 @@ fn openings_go_on_when_the_server_is_gone() {
         })
         .collect();
     std::thread::sleep(std::time::Duration::from_millis(200));
-    kill_process(server, Signal::KILL).unwrap();
+    kill_server_of(&status);
     for opener in openers {
         let output = opener.wait_with_output().unwrap();
         assert!(output.status.success() && !output.stdout.is_empty());
