@@ -245,7 +245,12 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             cached_bytes: cached,
             dirty_bytes: dirty,
             is_pinned: self.pool().residence(ino)?.is_pinned,
-            mode: self.promise(),
+            mode: match self.pool().getxattr(ino, vfs::DATA) {
+                Ok(own) => {
+                    format!("{}, own mode {}", self.promise(), String::from_utf8_lossy(&own))
+                }
+                Err(_) => self.promise(),
+            },
         };
         serde_json::to_vec(&status).map_err(|_| Errno::IO)
     }

@@ -58,6 +58,7 @@ impl<M: Medium> Store<M> {
         }
         if let Some(list) = &change.attributes {
             self.commit_attributes(ino, v, list, &words)?;
+            self.note_attributes(v, list);
         } else if !words.is_empty() {
             self.commit_inode(ino, v, &words)?;
         }

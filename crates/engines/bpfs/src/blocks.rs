@@ -82,6 +82,7 @@ impl Volatile {
             reserved: blocks,
             ready: 0..0,
             is_scattered: false,
+            is_journal: false,
             is_apart: false,
             taken: SmallVec::new(),
             freed: SmallVec::new(),
@@ -158,6 +159,8 @@ pub struct Txn<'a> {
     ready: Range<u64>,
     /// Whether the search for 64 contiguous free blocks has failed.
     is_scattered: bool,
+    /// Whether the operation is durable when it ends, whatever the mode of the pool.
+    pub(crate) is_journal: bool,
     /// Whether the blocks are those of inodes or of a directory.
     is_apart: bool,
     taken: SmallVec<[BlockNo; 16]>,

@@ -161,6 +161,7 @@ impl<M: Medium> Store<M> {
             // A directory also grows while its names are loaded, which is no change.
             if v.kind() == FileKind::File {
                 self.date(v, MODIFIED);
+                self.keep_mode(txn, v)?;
             }
             let (root_off, size_off) = (self.word_at(v, Word::Root), self.word_at(v, Word::Size));
             let ready = txn.fence(&self.medium);

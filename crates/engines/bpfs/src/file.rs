@@ -368,6 +368,7 @@ impl<M: Medium> Files<M> {
     ) -> Result<()> {
         let slot = self.find_slot(root, self.word_at(v, Word::Root), offset)?;
         let (slot, old) = slot.ok_or(Errno::AGAIN)?;
+        self.keep_mode(txn, v)?;
         self.touch_modified(v);
         old.into_iter().for_each(|old| txn.free(old));
         self.medium.publish_word(slot, Pointer::to(txn.taken(0)).word(), written);
@@ -468,6 +469,7 @@ impl<M: Medium> Files<M> {
             txn.free(new);
             return Ok(false);
         };
+        self.keep_mode(txn, v)?;
         let base = offset - offset % BLOCK;
         let used = size.min(base + BLOCK) - base;
         self.shadow_leaf(new, old, used, offset - base, data);

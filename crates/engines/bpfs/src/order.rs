@@ -193,13 +193,14 @@ impl Txn<'_> {
     }
 
     /// Ends an operation whose commit is stored in the line of `at`, and which has freed all blocks
-    /// that it frees: leaves the commit pending in the mode `ordered`, and otherwise makes it
-    /// durable.
+    /// that it frees: leaves the commit pending in the mode `ordered`, unless the file has a
+    /// stronger mode by itself, and otherwise makes it durable.
     #[track_caller]
     #[inline]
     pub fn end_commit<M: Medium>(&mut self, medium: &Pm<M>, at: PmOff) {
         let tables = self.tables();
-        if tables.leaves_fences()
+        if !self.is_journal
+            && tables.leaves_fences()
             && self.dropped.is_empty()
             && tables.pending.leave(&tables.arena, at, self.freed())
         {

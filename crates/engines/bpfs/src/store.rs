@@ -9,6 +9,7 @@ use crate::redo;
 use crate::scan::SharedScan;
 use crate::volatile::Volatile;
 use crate::xattr::{LIST_MAX, blocks_of};
+use namespace::own_mode::{self, OwnMode, own_mode};
 use namespace::{Attributes, HeldRecord, Scan, Storage, Tables, VInode, Words};
 use pmem::{LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
@@ -52,12 +53,20 @@ impl<M: Medium> Store<M> {
         root: Root,
         edit: &mut dyn Edit,
     ) -> Result<()> {
+        self.keep_mode(txn, v)?;
         if let CrawlChange::Shadow(block) =
             self.edit(txn, Node::top(root), CommitMode::Atomic, edit)?
         {
             let (at, root) = (self.word_at(v, Word::Root), Root::new(block, root.height()));
             txn.commit(&self.medium, at, root.word());
         }
+        Ok(())
+    }
+
+    /// Lets an operation on a file end as the file's own mode says ([`own_mode`]).
+    #[inline]
+    pub fn keep_mode(&self, txn: &mut Txn<'_>, v: &VInode) -> Result<()> {
+        txn.is_journal = own_mode(self, v)?.is_some();
         Ok(())
     }
 
@@ -328,6 +337,17 @@ impl<M: Medium> Storage for Store<M> {
         size: Option<u64>,
     ) -> Result<()> {
         self.apply(ino, v, change, size)
+    }
+
+    fn note_attributes(&self, v: &VInode, attributes: &Attributes) {
+        own_mode::note(v, attributes);
+    }
+
+    fn check_attribute(&self, kind: FileKind, name: &[u8], value: &[u8]) -> Result<()> {
+        match name {
+            own_mode::ATTRIBUTE => OwnMode::check(value, kind, self.is_backed()),
+            _ => Ok(()),
+        }
     }
 
     fn commit_no_attributes(&self, v: &VInode) -> Result<()> {

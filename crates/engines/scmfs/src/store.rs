@@ -8,6 +8,7 @@ use crate::settings::{CACHE_ATTRIBUTE, policy_of};
 use crate::space::{KEEP, Txn};
 use crate::volatile::Volatile;
 use namespace::layout::{InodeRecord, Word};
+use namespace::own_mode;
 use namespace::{Attributes, Change, Scan, Storage, Tables, VInode, Words};
 use pmem::{LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
@@ -639,8 +640,12 @@ impl<M: Medium> Storage for Store<M> {
         self.v.set_write_policy(v, chosen);
     }
 
-    fn check_attribute(&self, name: &[u8], value: &[u8]) -> Result<()> {
-        if name == CACHE_ATTRIBUTE { policy_of(value).map(drop) } else { Ok(()) }
+    fn check_attribute(&self, _kind: FileKind, name: &[u8], value: &[u8]) -> Result<()> {
+        match name {
+            CACHE_ATTRIBUTE => policy_of(value).map(drop),
+            own_mode::ATTRIBUTE => Err(Errno::OPNOTSUPP),
+            _ => Ok(()),
+        }
     }
 
     fn commit_change(

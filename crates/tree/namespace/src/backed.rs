@@ -21,6 +21,7 @@
 use crate::fs::Core;
 use crate::index::Found;
 use crate::layout::*;
+use crate::own_mode::OwnMode;
 use crate::store::Storage;
 use crate::tables::{BUSY, CLEAN, MAY_BE_ABSENT, MAY_BE_CAPABLE, NAMES_ABSENT, PINNED, VInode};
 use crate::xattr::Attributes;
@@ -159,7 +160,7 @@ impl<S: Storage> Core<S> {
                 FileKind::File if object.attr.size > 0 => MAY_BE_ABSENT,
                 _ => 0,
             };
-            v.begin(kind, CLEAN | absent | may_be_capable);
+            v.begin(kind, CLEAN | absent | may_be_capable | OwnMode::bits(&xattrs));
             let record = self.loaded_record(v, object);
             let prepare = || self.make_slot((dir, d), name, (ino, v));
             let written = self.write_new_inode(v, record, object.target, &xattrs, prepare);

@@ -71,6 +71,9 @@ impl<F: Files> Backed for Pool<F> {
     fn set_pinned(&self, ino: Ino, is_pinned: bool) -> Result<()> {
         self.files.op(|core| core.set_pinned(ino, is_pinned))
     }
+    fn is_through(&self, ino: Ino) -> Result<bool> {
+        self.files.op(|core| core.is_through(ino))
+    }
     fn note_stamp(&self, ino: Ino, was: u32, stamp: u32) -> Result<bool> {
         self.files.op(|core| core.note_stamp(ino, was, stamp))
     }

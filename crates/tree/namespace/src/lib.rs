@@ -15,7 +15,8 @@
 //! - `store`: [`Storage`], the trait that an engine implements, and single inodes;
 //! - `dir`, `index`, `scan`: one directory or entry, and the search for all of them when a pool is
 //!   opened;
-//! - `fs`, `xattr`, `attr`, `names`, `rename`, `read`, `share`: [`Core`], the operations;
+//! - `fs`, `xattr`, [`own_mode`], `attr`, `names`, `rename`, `read`, `share`: [`Core`], the
+//!   operations;
 //! - `apart`, `thin`, `dirty`: blocks that lie together; space of the file below; counts of what a
 //!   backing store lacks;
 //! - `mounted`, `check`, `resize`, `overlay`: [`Pool`], which adds the operations on contents
@@ -39,6 +40,7 @@ pub mod layout;
 mod mounted;
 mod names;
 mod overlay;
+pub mod own_mode;
 mod read;
 mod rename;
 mod resize;

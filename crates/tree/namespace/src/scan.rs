@@ -21,6 +21,7 @@ use crate::free::FreeRun;
 use crate::fs::Core;
 use crate::index::{Found, Next};
 use crate::layout::*;
+use crate::own_mode::MAY_HAVE_MODE;
 use crate::store::Storage;
 use crate::tables::{EntryPos, MAY_BE_CAPABLE, VInode};
 use pmem::PmOff;
@@ -240,8 +241,11 @@ impl<S: Storage> Core<S> {
         let object = || format!("inode {}", ino.0);
         let mode = self.load(v, Word::Mode) as u32;
         let kind = FileKind::from_mode(mode).expect("the caller checked the mode");
-        let may_be_capable = if self.load(v, Word::Xattr) == 0 { 0 } else { MAY_BE_CAPABLE };
-        v.begin(kind, flags | may_be_capable | self.residence_flags(v, kind));
+        let unread = match self.load(v, Word::Xattr) {
+            0 => 0,
+            _ => MAY_BE_CAPABLE | MAY_HAVE_MODE,
+        };
+        v.begin(kind, flags | unread | self.residence_flags(v, kind));
         let size = self.load(v, Word::Size);
         if size > S::LIMITS.file_size || kind == FileKind::Dir && !size.is_multiple_of(BLOCK) {
             scan.problem(object, format!("its size {size} is impossible"), None);

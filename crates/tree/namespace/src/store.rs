@@ -203,8 +203,8 @@ pub trait Storage: Sized + Send + Sync {
         }
     }
 
-    /// Whether an attribute may have this value.
-    fn check_attribute(&self, _name: &[u8], _value: &[u8]) -> Result<()> {
+    /// Whether an attribute of an inode of this kind may have this value.
+    fn check_attribute(&self, _kind: FileKind, _name: &[u8], _value: &[u8]) -> Result<()> {
         Ok(())
     }
 

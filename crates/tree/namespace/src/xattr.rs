@@ -139,7 +139,7 @@ impl<S: Storage> Core<S> {
         S::LIMITS.check_xattr(self.live(ino)?.kind(), name, value.len())?;
         self.change(&[ino], || {
             let v = self.live(ino)?;
-            self.check_attribute(name, value)?;
+            self.check_attribute(v.kind(), name, value)?;
             let acl = match name {
                 ACL_ACCESS | ACL_DEFAULT => Some(Acl::parse_valid(value)?),
                 _ => None,

@@ -52,7 +52,7 @@ mod types;
 pub use backed::{ABSENT, Backed, DirtyCount, IDENTITY_MAX, LoadedObject, Residence, WaitingCalls};
 pub use clone_tree::{Cloned, Progress, clone_tree, temporary_name, unique_number};
 pub use limits::{CLONE_UNIT, Limits, XATTR_NAME_MAX};
-pub use loader::{COMMANDS, Loader, Need, load_for};
+pub use loader::{COMMANDS, DATA, Loader, Need, load_for};
 pub use mappings::Mappings;
 pub use openings::Openings;
 pub use rustix::io::Errno;

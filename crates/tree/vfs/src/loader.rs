@@ -108,6 +108,10 @@ impl<'a> Need<'a> {
 /// store. No file system has attributes of such names.
 pub const COMMANDS: &str = "keepstone.cache.";
 
+/// The extended attribute with the mode of durability of one file, which can be stronger than that
+/// of its pool.
+pub const DATA: &[u8] = b"user.keepstone.data";
+
 /// Longest name in a need.
 const NAME_MAX: usize = 255;
 /// Bytes of a need that is sent.
@@ -279,7 +283,12 @@ fn copy_at_most<L: Loader>(loader: &L, from: (Ino, u64), to: (Ino, u64), len: u6
 /// (loader-L4).
 #[inline]
 fn sync_through<L: Loader>(loader: &L, ino: Option<Ino>, kind: WaitingCalls) -> Result<()> {
-    if through(loader) < kind {
+    let waits = through(loader) >= kind
+        || match (ino, loader.backed()) {
+            (Some(ino), Some(pool)) => kind == WaitingCalls::Writes && pool.is_through(ino)?,
+            _ => false,
+        };
+    if !waits {
         return Ok(());
     }
     loader.load(&Need::Synced(ino)).map(drop)

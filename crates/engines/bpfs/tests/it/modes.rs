@@ -5,7 +5,8 @@ use pmem::{Access, Lock, Medium, OpenOptions, Region};
 use std::path::PathBuf;
 use suite::flushed;
 use vfs::{
-    Caller, Durability, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, SetAttr, Timestamp,
+    Caller, Durability, Errno, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags,
+    SetAttr, SetXattr, Timestamp,
 };
 
 const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
@@ -205,4 +206,53 @@ fn there_is_no_mode_that_would_only_be_another_name() {
     assert!(why.contains("`ordered` costs no more"), "{why}");
     assert!("data".parse::<DurabilityMode>().unwrap_err().contains("journal, ordered"));
     assert_eq!("ordered".parse(), Ok(DurabilityMode::Ordered));
+}
+
+/// A file can have a stronger mode than its pool: own-mode-O1 to O3 in `namespace/src/own_mode.rs`.
+#[test]
+fn a_file_can_be_durable_on_return_in_ordered() {
+    const OWN: &[u8] = vfs::DATA;
+    let fs = mounted(DurabilityMode::Ordered, 64 << 20);
+    let (f, other) = (create(&fs, "f"), create(&fs, "other"));
+    for file in [f, other] {
+        fs.write(file, 0, &vec![1; 16 * BLOCK]).unwrap();
+    }
+    fs.setxattr(f, b"user.x", b"1", SetXattr::Any).unwrap();
+    fs.sync().unwrap();
+    let has_fences = |fs: &Bpfs<Region>, file: Ino, fences: u64| {
+        for op in [
+            |fs: &Bpfs<Region>, f: Ino| fs.write(f, 4096, &[3; BLOCK]).unwrap(),
+            |fs: &Bpfs<Region>, f: Ino| fs.write(f, 4196, &[4; 1009]).unwrap(),
+            |fs: &Bpfs<Region>, f: Ino| drop(fs.append(f, &[5; 100]).unwrap()),
+        ] {
+            // The first makes the last one of another file durable.
+            op(fs, file);
+            assert_eq!(cost(fs, || op(fs, file)).1, fences);
+        }
+        let left = u64::from(fences == 1);
+        assert_eq!(cost(fs, || fs.fsync(file).unwrap()).1, left, "it leaves a fence, or not");
+    };
+    has_fences(&fs, f, 1);
+    fs.setxattr(f, OWN, b"journal", SetXattr::Any).unwrap();
+    has_fences(&fs, f, 2);
+    has_fences(&fs, other, 1);
+    // What was left before is durable with the next operation on the file.
+    fs.write(other, 0, &[3; BLOCK]).unwrap();
+    fs.write(f, 4096, &[3; BLOCK]).unwrap();
+    assert_eq!(cost(&fs, || fs.sync().unwrap()).1, 0);
+
+    // The attribute is read when the pool is opened again, at the first operation.
+    let clock = || Timestamp(1);
+    let options = MountOptions { clock, ..MountOptions::default() };
+    let fs = Bpfs::mount(fs.into_medium(), &options).unwrap();
+    fs.set_durability(DurabilityMode::Ordered).unwrap();
+    has_fences(&fs, f, 2);
+    has_fences(&fs, other, 1);
+    fs.removexattr(f, OWN).unwrap();
+    has_fences(&fs, f, 1);
+
+    for (file, value) in [(f, &b"ordered"[..]), (f, b"through"), (f, b""), (ROOT, b"journal")] {
+        assert_eq!(fs.setxattr(file, OWN, value, SetXattr::Any), Err(Errno::INVAL));
+    }
+    assert_eq!(fs.getxattr(f, OWN), Err(Errno::NODATA));
 }

@@ -142,6 +142,10 @@ impl Backed for Inner {
         self.backed()?.set_pinned(ino, is_pinned)
     }
 
+    fn is_through(&self, ino: Ino) -> vfs::Result<bool> {
+        self.backed()?.is_through(ino)
+    }
+
     fn note_stamp(&self, ino: Ino, was: u32, stamp: u32) -> vfs::Result<bool> {
         self.backed()?.note_stamp(ino, was, stamp)
     }

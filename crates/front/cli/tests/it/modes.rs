@@ -314,3 +314,53 @@ fn writes_return_when_the_directory_has_them() {
     cache.detach();
     assert!(Path::new(&cache.below("file-true")).exists());
 }
+
+/// A file with `user.keepstone.data` has a stronger mode than its cache.
+#[test]
+fn a_file_has_a_mode_of_its_own() {
+    let cache = Cache::new(c"");
+    fs::write(cache.below("old"), b"").unwrap();
+    cache.attach(&["--data", "ordered", "--max-age", "3600"]);
+    let program = join(&cache.pool());
+    for served in [false, true] {
+        let [journal, through] = ["journal", "through"].map(|mode| format!("{mode}-{served}"));
+        cache.does(
+            served,
+            &format!(
+                "touch {journal} {through}; setfattr -n user.keepstone.data -v journal {journal}
+                 setfattr -n user.keepstone.data -v through {through}"
+            ),
+        );
+        assert!(!cache.below(&through).exists());
+        cache.does(served, &format!("head -c 8192 /dev/zero >> {journal}"));
+        assert_eq!(sync(&*program), 0, "{served}: durable on return");
+        assert!(!cache.below(&journal).exists());
+        for text in ["one\n", "one\ntwo\n"] {
+            cache.does(served, &format!("echo {} >> {through}", text.lines().last().unwrap()));
+            assert!(cache.has_below(&through, text.as_bytes()), "{served}");
+        }
+        cache.does(served, &format!("truncate -s 3 {through}"));
+        assert!(cache.has_below(&through, b"one"), "{served}");
+        cache.fails(served, "setfattr -n user.keepstone.data -v ordered old", "Invalid argument");
+        cache.fails(served, "setfattr -n user.keepstone.data -v journal .", "Invalid argument");
+        let path = cache.mount(&through);
+        let told = cache.ok(&["attach", "show", path.to_str().unwrap()]);
+        assert!(told.contains("ordered, own mode through"), "{told}");
+    }
+    drop(program);
+    cache.detach();
+    // The directory below keeps the modes; another pool loads them.
+    cache.ok(&["mkfs", &cache.pool(), "--force", "--cache", "--size", "64M"]);
+    cache.attach(&["--max-age", "3600"]);
+    for served in [false, true] {
+        cache.does(served, "echo three >> through-true");
+        cache.does(served, "echo three >> journal-true");
+    }
+    assert!(cache.has_below("through-true", b"onethree\nthree\n"));
+    let sizes = [cache.below("journal-true"), cache.mount("journal-true")]
+        .map(|path| fs::metadata(path).unwrap().len());
+    assert!(sizes[0] < sizes[1], "{sizes:?}: `journal` is the mode of the pool");
+    // The attribute goes.
+    cache.does(false, "setfattr -x user.keepstone.data through-true; echo four >> through-true");
+    assert!(cache.has_below("through-true", b"onethree\nthree\n"));
+}
