@@ -81,6 +81,9 @@ pub enum Family {
     Twice,
     /// This sequence, on each base.
     Script(Vec<Op>),
+    /// These programs, separated by `|`, on each base: the first is interrupted once, after each
+    /// number of steps up to [`threads::INTERRUPTED`].
+    Interrupted(&'static str),
 }
 
 /// Schedules for each choice of programs.
@@ -92,7 +95,7 @@ impl Family {
     /// a pool.
     pub fn suits<T: Target>(&self, target: &T) -> bool {
         match self {
-            Self::Threads { .. } | Self::Preemptions => {
+            Self::Threads { .. } | Self::Preemptions | Self::Interrupted(_) => {
                 target.strength().durability != Durability::OnSync || target.strength().keeps_order
             }
             Self::WordPreemptions => target.has_steps_at_words(),
@@ -117,6 +120,7 @@ impl Family {
             Self::SurvivingProcesses => "surviving processes".into(),
             Self::Twice => "two crashes".into(),
             Self::Script(_) => "script".into(),
+            Self::Interrupted(_) => "interrupted".into(),
         }
     }
 
@@ -139,6 +143,7 @@ impl Family {
             Self::SurvivingProcesses => (deaths::HELD_BESIDE.len() + OTHERS.len()) as u64,
             Self::Twice => TWICE.len() as u64,
             Self::Script(_) => bases as u64,
+            Self::Interrupted(_) => threads::INTERRUPTED * bases as u64,
         }
     }
 }
@@ -480,6 +485,11 @@ impl<T: Target> Job<'_, T> {
                 self.crash_twice(self.base(base), &first, &second);
             }
             Family::Script(ops) => self.crash(base, ops.clone(), 0, false),
+            Family::Interrupted(programs) => {
+                let steps = i / self.bases.len() as u64;
+                let plan = ThreadsPlan::interrupted(programs, steps);
+                self.crash_preemption(plan.map(|plan| (base.name, plan)));
+            }
         }
     }
 

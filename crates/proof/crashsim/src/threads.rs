@@ -90,10 +90,16 @@ impl ThreadsPlan {
         Self { schedule: Schedule::Seed(seed), programs, at_words: false }
     }
 
+    /// Makes a plan of programs, separated by `|`, of which the first is interrupted once, after
+    /// some steps.
+    pub fn interrupted(programs: &str, steps: u64) -> Result<Self, String> {
+        format!("{} {programs}", Schedule::Preempt(steps)).parse()
+    }
+
     /// Returns one of [`PREEMPTIONS`], with its base: the first program is interrupted once.
     pub fn preemption(i: u64) -> Result<(&'static str, Self), String> {
         let (base, programs) = INTERRUPTIONS[(i / INTERRUPTED) as usize];
-        Ok((base, format!("{} {programs}", Schedule::Preempt(i % INTERRUPTED)).parse()?))
+        Ok((base, Self::interrupted(programs, i % INTERRUPTED)?))
     }
 
     /// Returns one of [`AT_WORDS_PREEMPTIONS`], with its base: the same with steps at changes of
@@ -131,8 +137,8 @@ const INTERRUPTIONS: [(&str, &str); 16] = [
     (TWINS, "write %0 100 200; append %0 9000 | exchange %2/c /o"),
 ];
 
-/// Steps after which programs of [`INTERRUPTIONS`] are interrupted: more than they take.
-const INTERRUPTED: u64 = 32;
+/// Steps after which programs are interrupted: more than those of [`INTERRUPTIONS`] take.
+pub const INTERRUPTED: u64 = 32;
 
 /// Number of runs of two programs of which the first is interrupted once.
 pub const PREEMPTIONS: u64 = INTERRUPTIONS.len() as u64 * INTERRUPTED;

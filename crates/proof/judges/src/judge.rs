@@ -212,9 +212,21 @@ fn with_shared_blocks() -> Result<Vec<Hunt>, String> {
             ];
             hunts.extend(all.map(|hunt| Hunt { is_whole: true, ..hunt }));
         }
+        let programs: &[_] = if bases[0].name == "shared" { &shared::INTERRUPTED } else { &[] };
+        for programs in programs {
+            let family = Family::Interrupted(programs);
+            hunts.push(Hunt { is_whole: true, ..hunt(Bpfs, &bases, "shared, ", family) });
+        }
         hunts.push(hunt(Bpfs, &bases, "shared, ", Family::Lines));
         hunts.push(hunt(Bpfs, &bases, "shared, ", Family::Random { runs: 10, ops: 60 }));
     }
+    let mut fresh = workload::bases(&Bpfs)?;
+    fresh.retain(|base| base.name == "tree");
+    let fresh: Pools = fresh.into();
+    hunts.extend(shared::FIRST_CLONES.map(|programs| Hunt {
+        is_whole: true,
+        ..hunt(Bpfs, &fresh, "first clones, ", Family::Interrupted(programs))
+    }));
     Ok(hunts)
 }
 

@@ -100,6 +100,24 @@ pub fn bases() -> Result<[Base; 2], String> {
     Ok([build("shared", SHARED)?, build("shared-tall", TALL)?])
 }
 
+/// Programs of two threads for pools without shared blocks. Both make the first clone: the second
+/// one may commit while the first one has not recorded yet that the pool shares blocks.
+pub const FIRST_CLONES: [&str; 3] = [
+    "clone %0 0 %1 0 4096 | clone %0 4096 %2/z 0 4096",
+    "clone %1 0 %0 0 0 | clone %2/z 0 /o 0 0; write /o 0 100",
+    "clone %0 0 %1 0 0; unlink /a | write %0 100 2000; clone %0 0 /o 0 0",
+];
+
+/// Programs of two threads for the first of the [`bases`]: they clone, change and remove the same
+/// blocks.
+pub const INTERRUPTED: [&str; 5] = [
+    "clone /a 0 /o 0 0 | unlink /a; create /n; append /n 9000",
+    "write /s 0 4096 | unlink /a; create /n; append /n 9000",
+    "truncate /s 0 | truncate /a 0; append /r 9000",
+    "clone /r 0 /o 0 0; unlink /o | write /r 0 8; append /v 5000",
+    "punch /r 0 8192 | write /v 10 8; clone /v 0 /o 0 0",
+];
+
 /// Returns the workloads for each of the [`bases`]: single changes, and sequences.
 pub fn workloads() -> [Vec<Vec<Op>>; 2] {
     let all = |changes: &str, sequences: &[&str]| {

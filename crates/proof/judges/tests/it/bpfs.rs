@@ -135,6 +135,24 @@ fn shared_blocks_survive_readers_without_a_copy() {
 }
 
 #[test]
+fn threads_that_share_blocks_survive() {
+    let options = CampaignOptions::default();
+    for programs in shared::INTERRUPTED {
+        common::explore(&Bpfs, &SHARED[..1], Family::Interrupted(programs), &options);
+    }
+}
+
+#[test]
+fn threads_that_share_the_first_blocks_survive() {
+    let tree = BASES.iter().position(|base| base.name == "tree").unwrap();
+    let options = CampaignOptions::default();
+    for programs in shared::FIRST_CLONES {
+        let family = Family::Interrupted(programs);
+        common::explore(&Bpfs, &BASES[tree..=tree], family, &options);
+    }
+}
+
+#[test]
 fn random_runs_survive() {
     explore(Family::Random { runs: 40, ops: 60 }, &CampaignOptions::default());
 }
