@@ -388,11 +388,10 @@ impl<M: Medium> Store<M> {
         if self.v.shares() {
             return;
         }
+        // Also if the word is there: another thread may have stored it, and not fenced yet.
         let word = namespace::shared_word(&self.medium);
-        if self.medium.load_u64(namespace::POOL_SHARED) != word {
-            let ready = Fenced::not_needed("nothing is shared yet");
-            let _ = self.medium.publish(namespace::POOL_SHARED, word, ready);
-        }
+        let ready = Fenced::not_needed("nothing is shared yet");
+        let _ = self.medium.publish(namespace::POOL_SHARED, word, ready);
         self.v.set_sharing();
     }
 }

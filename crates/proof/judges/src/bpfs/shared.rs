@@ -103,8 +103,8 @@ pub fn bases() -> Result<[Base; 2], String> {
 /// Programs of two threads for pools without shared blocks. Both make the first clone: the second
 /// one may commit while the first one has not recorded yet that the pool shares blocks.
 pub const FIRST_CLONES: [&str; 3] = [
-    "clone %0 0 %1 0 4096 | clone %0 4096 %2/z 0 4096",
-    "clone %1 0 %0 0 0 | clone %2/z 0 /o 0 0; write /o 0 100",
+    "clone %0 0 /o 0 0 | clone %1 0 /d/o 0 0",
+    "clone %1 0 /d/o 0 0 | clone %0 0 /o 0 0; write /o 0 100",
     "clone %0 0 %1 0 0; unlink /a | write %0 100 2000; clone %0 0 /o 0 0",
 ];
 
