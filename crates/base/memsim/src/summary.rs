@@ -1,6 +1,6 @@
 //! The counts of a trace.
 
-use crate::trace::{Action, Event, Reader, StoreKind, TraceError, lines};
+use crate::trace::{Action, MemoryEvent, Reader, StoreWay, TraceError, lines};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -69,7 +69,7 @@ impl Summary {
         Ok(summary)
     }
 
-    fn add(&mut self, event: &Event<'_>) {
+    fn add(&mut self, event: &MemoryEvent<'_>) {
         self.events += 1;
         let compute = self.compute.entry(event.thread).or_default();
         *compute = compute.saturating_add(event.gap_ns);
@@ -77,11 +77,11 @@ impl Summary {
         self.threads = self.compute.len() as u64;
         match event.action {
             Action::Load { addr, len } => self.loads.add(addr, len),
-            Action::Store { kind, addr, len, data } => {
+            Action::Store { way, addr, len, data } => {
                 self.data_bytes += data.map_or(0, <[u8]>::len) as u64;
-                match kind {
-                    StoreKind::Plain | StoreKind::Word => self.stores.add(addr, len),
-                    StoreKind::Nt | StoreKind::Line => self.nt_stores.add(addr, len),
+                match way {
+                    StoreWay::Cached | StoreWay::Word => self.stores.add(addr, len),
+                    StoreWay::PastCache | StoreWay::Line => self.nt_stores.add(addr, len),
                 }
             }
             Action::Flush { addr, len } => self.flushes.add(addr, len),

@@ -9,6 +9,7 @@
 mod reader;
 mod writer;
 
+pub use pmem::StoreWay;
 pub use reader::{Reader, TraceError};
 pub use writer::Writer;
 
@@ -48,29 +49,9 @@ mod kind {
     pub const RETURN: u8 = 10;
 }
 
-/// The kind of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StoreKind {
-    /// Through the cache.
-    Plain,
-    /// One aligned word of 8 bytes through the cache.
-    Word,
-    /// Past the cache.
-    Nt,
-    /// One aligned line of 64 bytes past the cache.
-    Line,
-}
-
-impl StoreKind {
-    /// Whether the store bypasses the cache.
-    pub fn is_past_cache(self) -> bool {
-        matches!(self, Self::Nt | Self::Line)
-    }
-}
-
 /// A step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event<'a> {
+pub struct MemoryEvent<'a> {
     /// The thread, counted from 0 in order of appearance.
     pub thread: u16,
     /// Nanoseconds that the thread computed since its last event.
@@ -91,8 +72,8 @@ pub enum Action<'a> {
     },
     /// Stores bytes.
     Store {
-        /// The kind.
-        kind: StoreKind,
+        /// Its way to memory.
+        way: StoreWay,
         /// First byte.
         addr: u64,
         /// Bytes.

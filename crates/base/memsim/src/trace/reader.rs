@@ -1,8 +1,8 @@
 //! Reads a trace (mod-B1, mod-B2).
 
 use super::{
-    Action, End, Event, HAS_DATA, HAS_GAP, HAS_THREAD, HEADER, KIND, LEN_MAX, MAGIC,
-    RECORD_HEAD_MAX, StoreKind, VERSION, kind, unzigzag,
+    Action, End, HAS_DATA, HAS_GAP, HAS_THREAD, HEADER, KIND, LEN_MAX, MAGIC, MemoryEvent,
+    RECORD_HEAD_MAX, StoreWay, VERSION, kind, unzigzag,
 };
 use std::io::{self, Read};
 
@@ -93,7 +93,7 @@ impl Cursor<'_> {
 
 /// A record without its data.
 struct Head {
-    event: Event<'static>,
+    event: MemoryEvent<'static>,
     /// Bytes of the record before the data.
     len: usize,
     /// Bytes of data.
@@ -144,7 +144,7 @@ impl<R: Read> Reader<R> {
 
     /// Returns the next event, or `None` at the end. Returns the same after an error or the end.
     #[inline]
-    pub fn next_event(&mut self) -> Result<Option<Event<'_>>, TraceError> {
+    pub fn next_event(&mut self) -> Result<Option<MemoryEvent<'_>>, TraceError> {
         if self.end - self.at < RECORD_HEAD_MAX {
             self.fill(RECORD_HEAD_MAX)?;
         }
@@ -232,14 +232,14 @@ impl<R: Read> Reader<R> {
                 if addr.checked_add(len.into()).is_none_or(|end| end > self.region_len) {
                     return Err("an access beyond the region");
                 }
-                let store = |kind| Action::Store { kind, addr, len, data: None };
+                let store = |way| Action::Store { way, addr, len, data: None };
                 match kind {
                     kind::LOAD => Action::Load { addr, len },
                     kind::FLUSH => Action::Flush { addr, len },
-                    kind::STORE => store(StoreKind::Plain),
-                    kind::NT => store(StoreKind::Nt),
-                    kind::WORD if addr.is_multiple_of(8) => store(StoreKind::Word),
-                    kind::LINE if addr.is_multiple_of(64) => store(StoreKind::Line),
+                    kind::STORE => store(StoreWay::Cached),
+                    kind::NT => store(StoreWay::PastCache),
+                    kind::WORD if addr.is_multiple_of(8) => store(StoreWay::Word),
+                    kind::LINE if addr.is_multiple_of(64) => store(StoreWay::Line),
                     _ => return Err("a word or line that is not aligned"),
                 }
             }
@@ -249,7 +249,7 @@ impl<R: Read> Reader<R> {
             Action::Store { len, .. } if tag & HAS_DATA != 0 => len as usize,
             _ => 0,
         };
-        Ok(Some(Head { event: Event { thread, gap_ns, action }, len: cursor.at, data }))
+        Ok(Some(Head { event: MemoryEvent { thread, gap_ns, action }, len: cursor.at, data }))
     }
 
     /// Reads until `need` bytes are in the buffer, or the input has no more.

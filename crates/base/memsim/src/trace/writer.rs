@@ -1,8 +1,8 @@
 //! Writes a trace.
 
 use super::{
-    Action, End, Event, HAS_DATA, HAS_GAP, HAS_THREAD, HEADER, LEN_MAX, MAGIC, StoreKind, VERSION,
-    kind, zigzag,
+    Action, End, HAS_DATA, HAS_GAP, HAS_THREAD, HEADER, LEN_MAX, MAGIC, MemoryEvent, StoreWay,
+    VERSION, kind, zigzag,
 };
 use std::io::{self, Write};
 
@@ -40,23 +40,23 @@ impl<W: Write> Writer<W> {
     ///
     /// # Panics
     /// If the access ends beyond the region, or its data has another length: bugs of the caller.
-    pub fn push(&mut self, event: &Event<'_>) -> io::Result<()> {
-        let Event { thread, gap_ns, action } = *event;
+    pub fn push(&mut self, event: &MemoryEvent<'_>) -> io::Result<()> {
+        let MemoryEvent { thread, gap_ns, action } = *event;
         match action {
             Action::Load { addr, len } => self.range(thread, gap_ns, kind::LOAD, addr, len, None),
             Action::Flush { addr, len } => self.range(thread, gap_ns, kind::FLUSH, addr, len, None),
-            Action::Store { kind, addr, len, data } => {
-                let is_fixed = match kind {
-                    StoreKind::Plain | StoreKind::Nt => true,
-                    StoreKind::Word => len == 8 && addr.is_multiple_of(8),
-                    StoreKind::Line => len == 64 && addr.is_multiple_of(64),
+            Action::Store { way, addr, len, data } => {
+                let is_fixed = match way {
+                    StoreWay::Cached | StoreWay::PastCache => true,
+                    StoreWay::Word => len == 8 && addr.is_multiple_of(8),
+                    StoreWay::Line => len == 64 && addr.is_multiple_of(64),
                 };
-                assert!(is_fixed, "{kind:?} of {len} bytes at {addr}");
-                let kind = match kind {
-                    StoreKind::Plain => kind::STORE,
-                    StoreKind::Word => kind::WORD,
-                    StoreKind::Nt => kind::NT,
-                    StoreKind::Line => kind::LINE,
+                assert!(is_fixed, "{way:?} of {len} bytes at {addr}");
+                let kind = match way {
+                    StoreWay::Cached => kind::STORE,
+                    StoreWay::Word => kind::WORD,
+                    StoreWay::PastCache => kind::NT,
+                    StoreWay::Line => kind::LINE,
                 };
                 self.range(thread, gap_ns, kind, addr, len, data)
             }

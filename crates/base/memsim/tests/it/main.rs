@@ -1,3 +1,4 @@
 //! Tests of the models.
 
+mod recorded;
 mod traces;

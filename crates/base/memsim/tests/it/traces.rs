@@ -1,7 +1,7 @@
 //! Traces: what is written is read, and hostile input is an error with its place.
 
 use memsim::summary::Summary;
-use memsim::trace::{Action, Event, HEADER, LEN_MAX, Reader, StoreKind, TraceError, Writer};
+use memsim::trace::{Action, HEADER, LEN_MAX, MemoryEvent, Reader, StoreWay, TraceError, Writer};
 use proptest::prelude::*;
 
 const REGION: u64 = 1 << 40;
@@ -22,27 +22,27 @@ impl Owned {
         (0..self.len).map(|i| (i as u8) ^ self.addr as u8).collect()
     }
 
-    fn event<'a>(&self, data: &'a [u8]) -> Event<'a> {
+    fn event<'a>(&self, data: &'a [u8]) -> MemoryEvent<'a> {
         let Self { thread, gap_ns, addr, len, .. } = *self;
-        let store = |kind, addr, len: u32| Action::Store {
-            kind,
+        let store = |way, addr, len: u32| Action::Store {
+            way,
             addr,
             len,
             data: self.has_data.then(|| &data[..len as usize]),
         };
         let action = match self.action {
             0 => Action::Load { addr, len },
-            1 => store(StoreKind::Plain, addr, len),
-            2 => store(StoreKind::Nt, addr, len),
-            3 => store(StoreKind::Word, addr & !7, 8),
-            4 => store(StoreKind::Line, addr & !63, 64),
+            1 => store(StoreWay::Cached, addr, len),
+            2 => store(StoreWay::PastCache, addr, len),
+            3 => store(StoreWay::Word, addr & !7, 8),
+            4 => store(StoreWay::Line, addr & !63, 64),
             5 => Action::Flush { addr, len },
             6 => Action::Fence,
             7 => Action::Barrier,
             8 => Action::Begin { op: addr as u32 },
             _ => Action::Return { op: addr as u32 },
         };
-        Event { thread, gap_ns, action }
+        MemoryEvent { thread, gap_ns, action }
     }
 }
 
@@ -156,7 +156,9 @@ proptest! {
 fn long_accesses_are_split() {
     let mut writer = Writer::new(Vec::new(), REGION);
     let len = 3 * LEN_MAX;
-    writer.push(&Event { thread: 0, gap_ns: 5, action: Action::Load { addr: 100, len } }).unwrap();
+    writer
+        .push(&MemoryEvent { thread: 0, gap_ns: 5, action: Action::Load { addr: 100, len } })
+        .unwrap();
     let (bytes, end) = writer.finish(0).unwrap();
     assert_eq!(end.events, 4);
     let summary = Summary::of(&mut Reader::new(&bytes[..]).unwrap()).unwrap();

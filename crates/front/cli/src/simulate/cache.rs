@@ -1,5 +1,5 @@
-//! `keepstone simulate cache`: compares eviction policies. It runs traces of accesses, from files or
-//! generated, through caches of several sizes, and prints the hit ratios.
+//! `keepstone simulate cache`: compares eviction policies. It runs traces of accesses, from files
+//! or generated, through caches of several sizes, and prints the hit ratios.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

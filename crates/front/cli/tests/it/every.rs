@@ -113,7 +113,7 @@ fn models(s: &Sandbox, seen: &mut BTreeSet<String>) {
     let file = fs::File::create(&trace).unwrap();
     let mut writer = memsim::trace::Writer::new(file, 4096);
     let action = memsim::trace::Action::Load { addr: 0, len: 64 };
-    writer.push(&memsim::trace::Event { thread: 0, gap_ns: 0, action }).unwrap();
+    writer.push(&memsim::trace::MemoryEvent { thread: 0, gap_ns: 0, action }).unwrap();
     writer.finish(1000).unwrap();
     for command in ["describe", "throughput"] {
         runs(s, seen, &format!("simulate memory {command}"), &[trace.to_str().unwrap()]);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use memsim::trace::{Action, Event, StoreKind, Writer};
+use memsim::trace::{Action, MemoryEvent, StoreWay, Writer};
 use serde_json::Value;
 
 fn memory(args: &[&str]) -> Output {
@@ -40,7 +40,7 @@ impl Traced {
         let trace = dir.path().join("trace");
         let mut writer = Writer::new(std::fs::File::create(&trace).unwrap(), region_len);
         for action in actions {
-            writer.push(&Event { thread: 0, gap_ns: 10, action: *action }).unwrap();
+            writer.push(&MemoryEvent { thread: 0, gap_ns: 10, action: *action }).unwrap();
         }
         writer.finish(elapsed_ns).unwrap();
         let trace = trace.to_str().unwrap().to_owned();
@@ -56,7 +56,7 @@ impl Traced {
 fn commit() -> Vec<Action<'static>> {
     vec![
         Action::Load { addr: 0, len: 128 },
-        Action::Store { kind: StoreKind::Word, addr: 64, len: 8, data: None },
+        Action::Store { way: StoreWay::Word, addr: 64, len: 8, data: None },
         Action::Flush { addr: 64, len: 8 },
         Action::Fence,
     ]
