@@ -3,6 +3,7 @@
 //! unless they name another paper.
 //!
 //! - [`trace`]: accesses of a program as a binary stream, of any length; reader and writer.
+//! - [`caches`]: caches, the epoch hardware of §4.4, and the memory controller.
 //! - [`record`]: an observer of a region that writes a trace.
 //! - [`summary`]: the counts of a trace: accesses, bytes, lines, threads, time.
 //! - [`throughput`]: the time of a run on memory of less throughput (§5.4, Figure 7).
@@ -12,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod caches;
 pub mod record;
 pub mod summary;
 pub mod throughput;

@@ -1,4 +1,6 @@
 //! Tests of the models.
 
+mod caches;
+mod order;
 mod recorded;
 mod traces;
