@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Bytes of a group of cached lines for which the cache keeps a bit and a count for each epoch.
 const GROUP: u64 = 4096;
 
-/// Bits of the additional hardware.
+/// Bits of the additional hardware. The capacitor is computed by [`crate::atomicity`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct EpochCost {
     /// Epoch counters: 64 bits for each hardware context.

@@ -48,10 +48,14 @@ pub struct WriteBack {
     pub written: Written,
 }
 
-/// Gets all writes to memory, in the order in which they enter the controller's queue.
+/// Gets all writes to memory, in the order in which they enter the controller's queue; and reads, if
+/// it wants them.
 pub trait WriteSink {
     /// A line is written.
     fn write(&mut self, write: WriteBack);
+
+    /// A line is read, and was asked for at `at_ns`.
+    fn read(&mut self, _line: u64, _at_ns: u64) {}
 }
 
 /// Ignores the writes.
@@ -461,6 +465,7 @@ impl<S: WriteSink> Simulator<S> {
     /// Reads a line from memory.
     fn fetch(&mut self, core: usize, line: u64) {
         self.counts.memory_reads += 1;
+        self.sink.read(line, self.cores[core].now);
         self.cores[core].now = self.controller.read(self.cores[core].now, line);
     }
 
