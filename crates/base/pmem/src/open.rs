@@ -8,6 +8,7 @@ use crate::host::{Backing, FsType, PlatformDomain};
 use crate::huge;
 use crate::lock;
 use crate::mapping::Mapping;
+use crate::observe::SharedObserver;
 use crate::region::{Parts, Region};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, Stat};
@@ -61,6 +62,8 @@ pub struct OpenOptions {
     pub without_line_stores: bool,
     /// Emulated speed.
     pub emulation: Option<Emulation>,
+    /// Sees all accesses.
+    pub observer: Option<SharedObserver>,
     /// Whether to fault in all pages at once, so that no later access has to.
     pub populate: bool,
     /// The processes that may open it at the same time; by default none for [`Access::ReadWrite`],
@@ -238,6 +241,7 @@ impl OpenOptions {
             flush: self.flush,
             stores_lines: !self.without_line_stores,
             emulation,
+            observer: self.observer.clone(),
             file,
         }))
     }

@@ -16,12 +16,13 @@
 
 #![allow(unsafe_code)]
 
+mod instruments;
 mod space;
 
 use crate::copy::{NtWidth, Stores, copy_out};
 use crate::counters::Counters;
 use crate::domain::Domain;
-use crate::emulation::{Direction, Emulation, Emulator, Moved};
+use crate::emulation::Emulation;
 use crate::error::Error;
 use crate::file_id::FileId;
 use crate::flush::{FlushInstruction, LINE, flush_lines, lines, prefetch, store_fence};
@@ -31,9 +32,11 @@ use crate::line::{self, Line};
 use crate::lost::RegionWatch;
 use crate::mapping::Mapping;
 use crate::medium::{Fenced, Medium};
+use crate::observe::{Observed, SharedObserver, StoreWay};
 use crate::open::{Access, Lock, OpenOptions};
 use crate::pagesync::PageSync;
 use crate::touched::Touched;
+use instruments::Instruments;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, MprotectFlags};
 use std::io;
@@ -72,7 +75,7 @@ pub struct Region {
     unordered: AtomicBool,
     /// The least bytes of a write by non-temporal stores.
     nt_min: usize,
-    emulator: Option<Box<Emulator>>,
+    instruments: Option<Box<Instruments>>,
     pages: Option<Box<PageSync>>,
     touched: Option<Touched>,
     counters: Counters,
@@ -106,15 +109,19 @@ pub(crate) struct Parts {
     /// Whether to use line stores, if the CPU has them.
     pub(crate) stores_lines: bool,
     pub(crate) emulation: Option<Emulation>,
+    pub(crate) observer: Option<SharedObserver>,
     pub(crate) file: Option<OwnedFd>,
 }
 
 impl Region {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { path, mapping, len, grain, domain, access, emulation, file, .. } = parts;
+        let Parts { path, mapping, len, grain, domain, access, file, .. } = parts;
+        let instruments = Instruments::new(parts.emulation, parts.observer, mapping.len());
         let flush = match domain {
             // If a process is killed, others find its stores in the caches.
-            Domain::Volatile if parts.flush.is_none() && emulation.is_none() && !flushes_dram() => {
+            Domain::Volatile
+                if parts.flush.is_none() && instruments.is_none() && !flushes_dram() =>
+            {
                 None
             }
             Domain::MapSync | Domain::DevDax | Domain::Volatile => {
@@ -142,7 +149,7 @@ impl Region {
                 (Domain::Volatile, None) => DRAM_NT_MIN,
                 _ => 0,
             },
-            emulator: emulation.map(|e| Box::new(Emulator::new(&e))),
+            instruments,
             pages: (domain == Domain::PageCache).then(Box::default),
             touched: (domain == Domain::Volatile && file.is_some())
                 .then(|| Touched::new(mapping.len())),
@@ -310,7 +317,10 @@ impl Region {
     pub(crate) fn count_write_by(&self, off: u64, len: u64, store: impl FnOnce()) {
         self.counters.count_write(len);
         self.note_dirty(off, len);
-        self.slowed(Direction::Write, Moved::default, store);
+        self.instrumented(
+            || Observed::Store { way: StoreWay::Cached, off, len, data: None },
+            store,
+        );
     }
 
     /// Does a store of `off..off + len` that uses no mapping, writes its lines back, and counts it
@@ -318,19 +328,15 @@ impl Region {
     pub(crate) fn count_nt_by(&self, off: u64, len: u64, store: impl FnOnce()) {
         self.counters.count_nt(len);
         self.note_dirty(off, len);
-        let lines = lines(off, len);
-        self.slowed(
-            Direction::Write,
-            || Moved { lines_read: 0, lines_written: lines },
-            || {
-                store();
-                if let Some(how) = self.stores.flush {
-                    // SAFETY: the caller has checked the range, which is mapped readable
-                    // (region-I1); region-I2.
-                    unsafe { flush_lines(how, self.base.wrapping_add(off as usize), lines) };
-                }
-            },
-        );
+        let access = || Observed::Store { way: StoreWay::PastCache, off, len, data: None };
+        self.instrumented(access, || {
+            store();
+            if let Some(how) = self.stores.flush {
+                // SAFETY: the caller has checked the range, which is mapped readable (region-I1);
+                // region-I2.
+                unsafe { flush_lines(how, self.base.wrapping_add(off as usize), lines(off, len)) };
+            }
+        });
     }
 
     /// Panics unless `off..off + len` may be stored to.
@@ -362,30 +368,17 @@ impl Region {
         panic!("{path}: access of {len} bytes at {off} in a region of {limit} bytes");
     }
 
-    /// Does `op`, slowed down if emulation is on.
+    /// Does `op`, observed and slowed down if the region was opened so.
     #[inline]
-    fn slowed<R>(
+    fn instrumented<'a, R>(
         &self,
-        direction: Direction,
-        moved: impl FnOnce() -> Moved,
+        access: impl FnOnce() -> Observed<'a>,
         op: impl FnOnce() -> R,
     ) -> R {
-        match &self.emulator {
+        match &self.instruments {
             None => op(),
-            Some(emulator) => self.emulated(emulator, direction, moved, op),
+            Some(instruments) => instruments.around(&access(), &self.counters, op),
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn emulated<R>(
-        &self,
-        emulator: &Emulator,
-        direction: Direction,
-        moved: impl FnOnce() -> Moved,
-        op: impl FnOnce() -> R,
-    ) -> R {
-        emulator.slowed(direction, moved(), &self.counters, op)
     }
 
     /// Prepares a bulk store: in the page-cache domain marks the range as dirty, and on tmpfs does
@@ -426,11 +419,11 @@ impl Region {
         let len = buf.len() as u64;
         let src = base.wrapping_add(off as usize);
         self.counters.count_read(len);
-        let moved = || Moved { lines_read: lines(off, len), lines_written: 0 };
         // SAFETY: 1., 2.; `buf` is not in the region, to which there are no such references.
-        self.slowed(Direction::Read, moved, || unsafe {
-            copy_out(buf.as_mut_ptr(), src, buf.len())
-        });
+        self.instrumented(
+            || Observed::Load { off, len },
+            || unsafe { copy_out(buf.as_mut_ptr(), src, buf.len()) },
+        );
     }
 
     #[inline(always)]
@@ -438,8 +431,7 @@ impl Region {
         // SAFETY: 1., 2.
         let word = unsafe { word(base, off) };
         self.counters.count_read(8);
-        let moved = || Moved { lines_read: 1, lines_written: 0 };
-        self.slowed(Direction::Read, moved, || word.load(Ordering::Acquire))
+        self.instrumented(|| Observed::Load { off, len: 8 }, || word.load(Ordering::Acquire))
     }
 
     #[inline]
@@ -447,19 +439,21 @@ impl Region {
         let len = bytes.len() as u64;
         let at = base.wrapping_add(off as usize);
         self.counters.count_read(len);
-        let moved = || Moved { lines_read: lines(off, len), lines_written: 0 };
         // SAFETY: 1., 2.
-        self.slowed(Direction::Read, moved, || unsafe {
-            libc::memcmp(at.cast(), bytes.as_ptr().cast(), bytes.len()) == 0
-        })
+        self.instrumented(
+            || Observed::Load { off, len },
+            || unsafe { libc::memcmp(at.cast(), bytes.as_ptr().cast(), bytes.len()) == 0 },
+        )
     }
 
     #[inline]
     pub(crate) unsafe fn write_at(&self, base: *mut u8, off: u64, data: &[u8]) {
         let dst = base.wrapping_add(off as usize);
-        self.counters.count_write(data.len() as u64);
+        let len = data.len() as u64;
+        self.counters.count_write(len);
+        let access = || Observed::Store { way: StoreWay::Cached, off, len, data: Some(data) };
         // SAFETY: 1., 2.; `data` is not in the region.
-        self.slowed(Direction::Write, Moved::default, || unsafe {
+        self.instrumented(access, || unsafe {
             ptr::copy_nonoverlapping(data.as_ptr(), dst, data.len())
         });
     }
@@ -471,9 +465,9 @@ impl Region {
         self.counters.count_nt(len);
         // SAFETY: 1., 2.
         unsafe { self.before_bulk(base, off, len) };
-        let moved = || Moved { lines_read: 0, lines_written: lines(off, len) };
+        let access = || Observed::Store { way: StoreWay::PastCache, off, len, data: Some(data) };
         // SAFETY: 1., 2., region-I2; `data` is not in the region.
-        self.slowed(Direction::Write, moved, || unsafe {
+        self.instrumented(access, || unsafe {
             if data.len() < self.nt_min {
                 ptr::copy_nonoverlapping(data.as_ptr(), dst, data.len());
             } else {
@@ -496,9 +490,15 @@ impl Region {
         self.counters.count_nt(len);
         // SAFETY: 1., 2.
         unsafe { self.before_bulk(base, dst, len) };
-        let moved = || Moved { lines_read: lines(src, len), lines_written: lines(dst, len) };
+        let copied = self.instruments.as_ref().filter(|i| i.wants_data()).map(|_| {
+            let mut copied = vec![0; len as usize];
+            // SAFETY: 1., 2.; `copied` is not in the region.
+            unsafe { copy_out(copied.as_mut_ptr(), from, copied.len()) };
+            copied
+        });
+        let access = || Observed::Copy { dst, src, len, data: copied.as_deref() };
         // SAFETY: 1., 2., region-I2; no overlap (the caller).
-        self.slowed(Direction::Write, moved, || unsafe {
+        self.instrumented(access, || unsafe {
             if (len as usize) < self.nt_min {
                 ptr::copy_nonoverlapping(from, to, len as usize);
             } else {
@@ -512,9 +512,9 @@ impl Region {
         self.counters.count_nt(len);
         // SAFETY: 1., 2.
         unsafe { self.before_bulk(base, off, len) };
-        let moved = || Moved { lines_read: 0, lines_written: lines(off, len) };
+        let access = || Observed::Store { way: StoreWay::PastCache, off, len, data: None };
         // SAFETY: 1., 2., region-I2.
-        self.slowed(Direction::Write, moved, || unsafe {
+        self.instrumented(access, || unsafe {
             if (len as usize) < self.nt_min {
                 ptr::write_bytes(dst, 0, len as usize);
             } else {
@@ -528,7 +528,9 @@ impl Region {
         // SAFETY: 1., 2.
         let word = unsafe { word(base, off) };
         self.counters.count_word();
-        self.slowed(Direction::Write, Moved::default, || word.store(value, Ordering::Release));
+        let data = value.to_le_bytes();
+        let access = || Observed::Store { way: StoreWay::Word, off, len: 8, data: Some(&data) };
+        self.instrumented(access, || word.store(value, Ordering::Release));
     }
 
     /// Also: `self.stores_lines`.
@@ -539,9 +541,10 @@ impl Region {
         self.counters.count_nt(LINE);
         // SAFETY: 1., 2.
         unsafe { self.before_bulk(base, off, LINE) };
-        let moved = || Moved { lines_read: 0, lines_written: 1 };
+        let access =
+            || Observed::Store { way: StoreWay::Line, off, len: LINE, data: Some(&line[..]) };
         // SAFETY: 1., 2., aligned, as mappings are page-aligned; region-I2.
-        self.slowed(Direction::Write, moved, || unsafe { line::store_line(dst, line) });
+        self.instrumented(access, || unsafe { line::store_line(dst, line) });
     }
 
     #[inline]
@@ -551,12 +554,14 @@ impl Region {
         }
         let lines = lines(off, len);
         self.counters.count_flush(lines);
-        let moved = || Moved { lines_read: 0, lines_written: lines };
-        self.slowed(Direction::Write, moved, || match self.stores.flush {
-            // SAFETY: 1., 2.: pages hold whole lines; region-I2.
-            Some(how) => unsafe { flush_lines(how, base.wrapping_add(off as usize), lines) },
-            None => self.note_dirty(off, len),
-        });
+        self.instrumented(
+            || Observed::Flush { off, len },
+            || match self.stores.flush {
+                // SAFETY: 1., 2.: pages hold whole lines; region-I2.
+                Some(how) => unsafe { flush_lines(how, base.wrapping_add(off as usize), lines) },
+                None => self.note_dirty(off, len),
+            },
+        );
     }
 }
 
@@ -667,7 +672,7 @@ impl Medium for Region {
     }
 
     fn mapped(&self, off: u64, len: u64) -> Option<&[AtomicU8]> {
-        self.emulator.is_none().then(|| self.bytes(off, len))
+        self.instruments.is_none().then(|| self.bytes(off, len))
     }
 
     fn lend(&self, off: u64, len: u64) -> Option<&[AtomicU8]> {
@@ -743,12 +748,15 @@ impl Medium for Region {
             return Fenced::assert();
         }
         self.counters.count_fence();
-        self.slowed(Direction::Write, Moved::default, || {
-            store_fence();
-            if let Some(pages) = &self.pages {
-                pages.sync(&self.mapping);
-            }
-        });
+        self.instrumented(
+            || Observed::Fence,
+            || {
+                store_fence();
+                if let Some(pages) = &self.pages {
+                    pages.sync(&self.mapping);
+                }
+            },
+        );
         Fenced::assert()
     }
 }

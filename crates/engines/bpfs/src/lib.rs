@@ -26,7 +26,8 @@
 //! - `lifecycle`: format and check; [`namespace::Pool`] mounts.
 //!
 //! What this crate leaves out: permission checks and descriptors (front ends), the paper's
-//! ordering hardware (§4: epoch barriers in the caches), snapshots of a whole pool.
+//! ordering hardware (§4: epoch barriers in the caches; `memsim` models it), snapshots of a whole
+//! pool.
 
 #![forbid(unsafe_code)]
 

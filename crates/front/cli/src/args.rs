@@ -142,15 +142,12 @@ Example: keepstone crashtest --length 2 --threads 2
 
 Exit status: 0 every state recovers; 1 violations were found, each printed with a line for --replay.")]
     Crashtest(crate::crashtest::CrashtestArgs),
-    /// Compare cache replacement policies on a trace of accesses.
-    #[command(after_help = "\
-Example: keepstone simulate --zipf 1.0 --once 25 --policy sieve,s3fifo --cache 64M,1%
-         keepstone simulate TRACE --cache 1%,10%
-
-TRACE is text, a line `key [size in bytes]` for each access, or oracleGeneral: records of 24 bytes as in
-the traces of the papers on S3-FIFO and SIEVE, uncompressed. Without TRACE and --zipf, the command compares
-the policies on a set of generated traces.")]
-    Simulate(crate::simulate::SimulateArgs),
+    /// Replay traces of accesses through models: of caches of files, and of memory hardware.
+    Simulate {
+        /// The model.
+        #[command(subcommand)]
+        command: crate::simulate::SimulateCommand,
+    },
     /// Write the man pages and the completions of shells into a directory (`make build` uses this).
     #[command(hide = true)]
     Generate(GenerateArgs),

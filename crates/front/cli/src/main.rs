@@ -111,7 +111,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Doctor(args) => doctor::run(args, cli.json),
         CliCommand::Bdev { command } => bdev::run(command, cli.json),
         CliCommand::Crashtest(args) => crashtest::run(args, cli.json),
-        CliCommand::Simulate(args) => simulate::run(args, cli.json),
+        CliCommand::Simulate { command } => simulate::run(command, cli.json),
         CliCommand::Generate(args) => generate::run(args, cli.json),
     }
 }

@@ -63,7 +63,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "HOW")]
     pub watch: Option<Watch>,
     /// Replacement policy, which chooses the contents that leave a full pool: blended (the
-    /// paper's), sieve or s3fifo (`keepstone simulate` compares them).
+    /// paper's), sieve or s3fifo (`keepstone simulate cache` compares them).
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub policy: eviction::PolicyKind,
     /// Threads that answer requests. Default: one per CPU, 2 to 16.

@@ -11,13 +11,15 @@ use serde_json::Value;
 use crate::common::Sandbox;
 
 /// Commands that are not run here, with the reason.
-const LEFT_OUT: [(&str, &str); 6] = [
+const LEFT_OUT: [(&str, &str); 8] = [
     ("attach discard", "needs a conflict: resolved.rs"),
     ("attach resolve", "needs a conflict: resolved.rs"),
     ("bdev", "only a group"),
     ("bdev attach", "as bdev loop"),
     ("crashtest", "takes minutes: semantics.rs"),
     ("mount", "Sandbox::mount"),
+    ("simulate", "only a group"),
+    ("simulate memory", "only a group"),
 ];
 
 /// Returns all commands, each as its words.
@@ -78,7 +80,8 @@ fn json_is_one_value() {
     runs(&s, &mut seen, "resize", &[&pool, "32M"]);
     let trace = s.outside("trace");
     fs::write(&trace, "a 1\nb 1\na 1\n").unwrap();
-    runs(&s, &mut seen, "simulate", &[trace.to_str().unwrap(), "--cache", "50%"]);
+    runs(&s, &mut seen, "simulate cache", &[trace.to_str().unwrap(), "--cache", "50%"]);
+    models(&s, &mut seen);
     caches(&s, &mut seen);
     devices(&s, &mut seen);
     let left_out = LEFT_OUT.map(|(command, _)| command.to_owned());
@@ -102,6 +105,19 @@ fn caches(s: &Sandbox, seen: &mut BTreeSet<String>) {
     }
     s.ok(["umount", &dir]);
     runs(s, seen, "attach drain", &[pool, &dir]);
+}
+
+/// The models of memory hardware.
+fn models(s: &Sandbox, seen: &mut BTreeSet<String>) {
+    let trace = s.outside("accesses");
+    let file = fs::File::create(&trace).unwrap();
+    let mut writer = memsim::trace::Writer::new(file, 4096);
+    let action = memsim::trace::Action::Load { addr: 0, len: 64 };
+    writer.push(&memsim::trace::MemoryEvent { thread: 0, gap_ns: 0, action }).unwrap();
+    writer.finish(1000).unwrap();
+    for command in ["describe", "throughput"] {
+        runs(s, seen, &format!("simulate memory {command}"), &[trace.to_str().unwrap()]);
+    }
 }
 
 /// The commands of block devices.

@@ -13,6 +13,7 @@ mod foreign;
 mod kept;
 mod kernel;
 mod language;
+mod memory;
 mod modes;
 mod mounts;
 mod nameless;

@@ -1,4 +1,4 @@
-//! `keepstone simulate`: traces in, hit ratios out. Needs neither root nor a mount.
+//! `keepstone simulate cache`: traces in, hit ratios out. Needs neither root nor a mount.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn simulate(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_keepstone")).arg("simulate").args(args).output().unwrap()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    command.args(["simulate", "cache"]).args(args).output().unwrap()
 }
 
 fn ok(args: &[&str]) -> String {

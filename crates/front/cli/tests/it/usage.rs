@@ -50,7 +50,7 @@ fn a_trace_of_rows_is_refused() {
     let sandbox = Sandbox::empty();
     let trace = sandbox.outside("trace");
     fs::write(&trace, "1,4096\n2,4096\n").unwrap();
-    let told = sandbox.fails(["simulate", trace.to_str().unwrap()], 1);
+    let told = sandbox.fails(["simulate", "cache", trace.to_str().unwrap()], 1);
     assert!(told.contains("1,4096"), "{told}");
 }
 

@@ -1,5 +1,5 @@
-//! `keepstone simulate`: compares eviction policies. It runs traces of accesses, from files or
-//! generated, through caches of several sizes, and prints the hit ratios.
+//! `keepstone simulate cache`: compares eviction policies. It runs traces of accesses, from files
+//! or generated, through caches of several sizes, and prints the hit ratios.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,9 +18,9 @@ use crate::{crashtest, output, size};
 /// Accesses between two moves of the progress bar.
 const STEP: u64 = 1 << 16;
 
-/// `keepstone simulate`
+/// `keepstone simulate cache`
 #[derive(Debug, Args)]
-pub struct SimulateArgs {
+pub struct CacheArgs {
     /// A file of accesses. The format, text or oracleGeneral, is detected from its content.
     #[arg(conflicts_with = "zipf")]
     pub trace: Option<PathBuf>,
@@ -186,7 +186,7 @@ struct Outcome {
     policy_memory_bytes: usize,
 }
 
-pub fn run(args: &SimulateArgs, json: bool) -> Result<ExitCode> {
+pub fn run(args: &CacheArgs, json: bool) -> Result<ExitCode> {
     let sources = sources(args);
     let comparisons: Vec<_> =
         sources.iter().map(|source| compare(source, args)).collect::<Result<_>>()?;
@@ -204,7 +204,7 @@ pub fn run(args: &SimulateArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn sources(args: &SimulateArgs) -> Vec<Source> {
+fn sources(args: &CacheArgs) -> Vec<Source> {
     if let Some(path) = &args.trace {
         return vec![Source::File(path.clone())];
     }
@@ -227,7 +227,7 @@ fn sources(args: &SimulateArgs) -> Vec<Source> {
 }
 
 /// Returns the requested policies, each once.
-fn subjects(args: &SimulateArgs) -> Vec<Subject> {
+fn subjects(args: &CacheArgs) -> Vec<Subject> {
     let is_asked = |subject: &Subject| {
         args.policy.iter().any(|Policies(one)| one.is_none_or(|one| one == *subject))
     };
@@ -235,7 +235,7 @@ fn subjects(args: &SimulateArgs) -> Vec<Subject> {
 }
 
 /// Reads a trace twice: first to measure it, then to simulate the caches.
-fn compare(source: &Source, args: &SimulateArgs) -> Result<Comparison> {
+fn compare(source: &Source, args: &CacheArgs) -> Result<Comparison> {
     let mut survey = Survey::default();
     let bar = crashtest::bar(&source.name());
     bar.set_message("first pass");

@@ -1,0 +1,195 @@
+//! Sizes, times and modes of caches and memory.
+
+use crate::LINE;
+use serde::Serialize;
+use std::fmt;
+use std::str::FromStr;
+
+/// The most cores.
+pub const CORES_MAX: u32 = 64;
+/// The largest cache in bytes, so that memory stays bounded.
+const CACHE_MAX: u64 = 1 << 30;
+
+/// The longest time of an access, so that sums do not overflow.
+const NS_MAX: u64 = 1_000_000_000;
+
+/// How stores are kept in order, and made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OrderingMode {
+    /// As the program does it: flushes write lines back, fences wait for them and for stores past
+    /// the cache.
+    Clwb,
+    /// Each store goes to memory at once; fences wait for them. Flushes do nothing. The paper
+    /// compares its caches with this (§5.3.1).
+    WriteThrough,
+    /// A fence writes back all dirty lines of all caches, and invalidates the caches (§4.4, the
+    /// second possibility). Flushes do nothing.
+    FlushAll,
+    /// Caches are in the persistence domain (eADR, or CXL's global persistent flush): flushes do
+    /// nothing, fences wait for nothing. Power failures cost the energy to write the dirty lines.
+    Eadr,
+    /// The epoch hardware of §4.4: a fence becomes an epoch barrier, flushes do nothing, and stores
+    /// past the cache become stores.
+    Epoch,
+}
+
+impl OrderingMode {
+    /// All modes.
+    pub const ALL: [Self; 5] =
+        [Self::Clwb, Self::WriteThrough, Self::FlushAll, Self::Eadr, Self::Epoch];
+
+    /// Returns the name that [`FromStr`] accepts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Clwb => "clwb",
+            Self::WriteThrough => "write-through",
+            Self::FlushAll => "flush-all",
+            Self::Eadr => "eadr",
+            Self::Epoch => "epoch",
+        }
+    }
+}
+
+impl fmt::Display for OrderingMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for OrderingMode {
+    type Err = BadConfig;
+
+    fn from_str(name: &str) -> Result<Self, BadConfig> {
+        let found = Self::ALL.into_iter().find(|mode| mode.name() == name);
+        found.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            BadConfig(format!("`{name}` is no ordering mode: there are {names}"))
+        })
+    }
+}
+
+/// A configuration that no hardware has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadConfig(pub String);
+
+/// The size of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CacheSize {
+    /// Bytes.
+    pub bytes: u64,
+    /// Lines of a set.
+    pub ways: u32,
+}
+
+impl CacheSize {
+    /// Returns the number of lines.
+    pub fn lines(self) -> u64 {
+        self.bytes / LINE
+    }
+
+    /// Returns the number of sets.
+    pub fn sets(self) -> u64 {
+        self.lines() / u64::from(self.ways)
+    }
+
+    fn check(self, name: &str) -> Result<(), BadConfig> {
+        let Self { bytes, ways } = self;
+        let set = u64::from(ways) * LINE;
+        if ways == 0 || ways > 64 || bytes > CACHE_MAX {
+            let text = format!("{name}: from 1 to 64 ways, and at most {CACHE_MAX} bytes");
+            return Err(BadConfig(text));
+        }
+        if bytes < set || !bytes.is_multiple_of(set) || !self.sets().is_power_of_two() {
+            let text = format!(
+                "{name} of {bytes} bytes with {ways} ways: the number of sets is no power of two"
+            );
+            return Err(BadConfig(text));
+        }
+        Ok(())
+    }
+}
+
+/// Times in nanoseconds, and the parallelism of the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Timing {
+    /// An access that hits the L1 cache.
+    pub l1_ns: u64,
+    /// An access that hits the L2 cache.
+    pub l2_ns: u64,
+    /// A read of a line from memory.
+    pub read_ns: u64,
+    /// A write of a line to memory.
+    pub write_ns: u64,
+    /// Banks of the memory, which work at the same time. Lines are interleaved.
+    pub banks: u32,
+    /// Writes that the queue of the memory controller holds.
+    pub queue: u32,
+}
+
+/// The hardware that a trace is replayed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct HardwareConfig {
+    /// The mode.
+    pub mode: OrderingMode,
+    /// Cores; thread `t` runs on core `t` modulo this number. Each is one hardware context.
+    pub cores: u32,
+    /// The L1 cache of each core.
+    pub l1: CacheSize,
+    /// The shared L2 cache.
+    pub l2: CacheSize,
+    /// Epochs in flight.
+    pub epochs: u32,
+    /// Whether data is durable in the queue of the memory controller (ADR), not only in memory.
+    pub is_queue_durable: bool,
+    /// Times.
+    pub timing: Timing,
+    /// Addresses from here on are volatile memory, which no epoch orders.
+    pub volatile_from: u64,
+}
+
+/// The machine that BPFS simulates (§5.1, §4.4.1): two cores, 32 KiB of L1, 4 MiB of L2, eight
+/// epochs in flight. Associativity and times of the caches are assumptions. Those of the memory are
+/// of phase-change memory: 150 ns for a write (§4.3), 55 ns for a read (Lee et al., ISCA 2009).
+impl Default for HardwareConfig {
+    fn default() -> Self {
+        Self {
+            mode: OrderingMode::Clwb,
+            cores: 2,
+            l1: CacheSize { bytes: 32 << 10, ways: 8 },
+            l2: CacheSize { bytes: 4 << 20, ways: 16 },
+            epochs: 8,
+            is_queue_durable: false,
+            timing: Timing { l1_ns: 1, l2_ns: 7, read_ns: 55, write_ns: 150, banks: 8, queue: 32 },
+            volatile_from: u64::MAX,
+        }
+    }
+}
+
+impl HardwareConfig {
+    /// Checks all values.
+    pub fn check(&self) -> Result<(), BadConfig> {
+        self.l1.check("the L1 cache")?;
+        self.l2.check("the L2 cache")?;
+        let cores = u64::from(self.cores);
+        let limit = |name: &str, value: u32, max: u32| match value {
+            0 => Err(BadConfig(format!("{name}: at least 1"))),
+            value if value > max => Err(BadConfig(format!("{name}: at most {max}"))),
+            _ => Ok(()),
+        };
+        limit("cores", self.cores, CORES_MAX)?;
+        limit("epochs in flight", self.epochs, 64)?;
+        limit("banks", self.timing.banks, 1 << 16)?;
+        limit("entries of the queue", self.timing.queue, 1 << 16)?;
+        let Timing { l1_ns, l2_ns, read_ns, write_ns, .. } = self.timing;
+        if [l1_ns, l2_ns, read_ns, write_ns].iter().any(|ns| *ns > NS_MAX) {
+            return Err(BadConfig(format!("a time of an access: at most {NS_MAX} ns")));
+        }
+        if self.l1.bytes * cores > self.l2.bytes {
+            let text = "the L2 cache holds all lines of the L1 caches, and so cannot be smaller";
+            return Err(BadConfig(text.to_owned()));
+        }
+        Ok(())
+    }
+}

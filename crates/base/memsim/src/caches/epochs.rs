@@ -1,0 +1,90 @@
+//! The table of epochs in flight: eight entries, which lines point to (§4.4.1).
+//!
+//! - epochs-E1: The entries of one context have ascending numbers in the order in which they were
+//!   taken.
+//! - epochs-E2: An entry is free when no line points to it and all its writes have ended.
+
+use super::controller::EpochId;
+
+/// An entry of the table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) id: EpochId,
+    /// Its place in the order in which entries were taken.
+    taken: u64,
+    /// Lines that point to it.
+    pub(super) lines: u64,
+    /// The end of its writes so far.
+    pub(super) ends: u64,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct EpochTable {
+    entries: Vec<Option<Entry>>,
+    taken: u64,
+    /// The most epochs that were in flight at a time.
+    pub(super) in_flight_max: u64,
+}
+
+impl EpochTable {
+    pub(super) fn new(entries: u32) -> Self {
+        Self { entries: vec![None; entries as usize], taken: 0, in_flight_max: 0 }
+    }
+
+    /// Returns the entry of an epoch.
+    #[inline]
+    pub(super) fn find(&self, id: EpochId) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.is_some_and(|entry| entry.id == id))
+    }
+
+    #[inline]
+    pub(super) fn entry(&self, slot: usize) -> &Entry {
+        self.entries[slot].as_ref().expect("lines point to entries in use")
+    }
+
+    #[inline]
+    pub(super) fn entry_mut(&mut self, slot: usize) -> &mut Entry {
+        self.entries[slot].as_mut().expect("lines point to entries in use")
+    }
+
+    /// Takes an entry that is free now. `None` if all are in flight (epochs-E2).
+    pub(super) fn take(&mut self, id: EpochId, now: u64) -> Option<usize> {
+        let is_free = |entry: &Option<Entry>| entry.is_none_or(|e| e.lines == 0 && e.ends <= now);
+        let slot = self.entries.iter().position(is_free)?;
+        self.taken += 1;
+        self.entries[slot] = Some(Entry { id, taken: self.taken, lines: 0, ends: 0 });
+        let in_flight = self.entries.iter().filter(|entry| !is_free(entry)).count() as u64;
+        // The new one counts from its first store on.
+        self.in_flight_max = self.in_flight_max.max(in_flight + 1);
+        Some(slot)
+    }
+
+    /// Returns the entry that was taken first: the one that a new epoch waits for.
+    pub(super) fn oldest(&self) -> Option<usize> {
+        let taken = |slot: &usize| self.entries[*slot].map_or(u64::MAX, |entry| entry.taken);
+        (0..self.entries.len()).min_by_key(taken)
+    }
+
+    /// Returns the entries of a context with lines, up to epoch `number`, the oldest first
+    /// (epochs-E1).
+    pub(super) fn up_to(&self, id: EpochId) -> Vec<usize> {
+        let is_before = |slot: &usize| {
+            self.entries[*slot].is_some_and(|entry| {
+                entry.lines > 0 && entry.id.context == id.context && entry.id.number <= id.number
+            })
+        };
+        let mut slots: Vec<usize> = (0..self.entries.len()).filter(is_before).collect();
+        slots.sort_by_key(|slot| self.entry(*slot).id.number);
+        slots
+    }
+
+    /// Returns whether no older epoch of the same context has lines.
+    #[inline]
+    pub(super) fn is_oldest(&self, slot: usize) -> bool {
+        let id = self.entry(slot).id;
+        !self.entries.iter().flatten().any(|entry| {
+            entry.lines > 0 && entry.id.context == id.context && entry.id.number < id.number
+        })
+    }
+}

@@ -1,0 +1,24 @@
+//! Caches and the memory controller below them: which lines a trace reads from memory and writes to
+//! it, in which order, and the time that takes.
+//!
+//! Each core has a private L1 cache; all share an inclusive L2 cache. A thread runs on one core.
+//! Cores execute their events in the order of the trace, and wait for each access: no event
+//! overlaps with another one of the same core. The way in which software keeps stores in order is
+//! an [`OrderingMode`].
+//!
+//! - [`config`]: sizes, times and modes; [`cost`]: the additional hardware for epochs (§4.4.1);
+//! - `sets`: arrays of lines; `epochs`: the table of epochs in flight;
+//! - [`controller`]: the queue of writes, and the banks of the memory;
+//! - [`simulator`]: replays a trace; [`report`]: its counts.
+
+pub mod config;
+pub mod controller;
+pub mod cost;
+mod epochs;
+pub mod report;
+mod sets;
+pub mod simulator;
+
+pub use config::{BadConfig, CacheSize, HardwareConfig, OrderingMode, Timing};
+pub use report::{Counts, HardwareReport};
+pub use simulator::{Simulator, WriteBack, WriteSink};

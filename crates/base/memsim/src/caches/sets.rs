@@ -1,0 +1,89 @@
+//! Arrays of lines in sets, with the least recently used line of each set as its victim.
+
+use super::config::CacheSize;
+
+/// The tag of a place without a line. Tags are line numbers plus 1.
+const EMPTY: u64 = 0;
+
+/// The lines of one cache. A place is an index into all of its lines.
+#[derive(Debug)]
+pub(super) struct Sets {
+    tags: Vec<u64>,
+    used: Vec<u64>,
+    clock: u64,
+    mask: u64,
+    ways: usize,
+}
+
+impl Sets {
+    pub(super) fn new(size: CacheSize) -> Self {
+        let lines = size.lines() as usize;
+        Self {
+            tags: vec![EMPTY; lines],
+            used: vec![0; lines],
+            clock: 0,
+            mask: size.sets() - 1,
+            ways: size.ways as usize,
+        }
+    }
+
+    /// Returns the first place of the set of a line.
+    #[inline]
+    fn set(&self, line: u64) -> usize {
+        (line & self.mask) as usize * self.ways
+    }
+
+    /// Returns the place of a line.
+    #[inline]
+    pub(super) fn find(&self, line: u64) -> Option<usize> {
+        let first = self.set(line);
+        let way = self.tags[first..first + self.ways].iter().position(|tag| *tag == line + 1)?;
+        Some(first + way)
+    }
+
+    /// Marks a place as just used.
+    #[inline]
+    pub(super) fn touch(&mut self, place: usize) {
+        self.clock += 1;
+        self.used[place] = self.clock;
+    }
+
+    /// Returns the line at a place.
+    #[inline]
+    pub(super) fn line(&self, place: usize) -> Option<u64> {
+        self.tags[place].checked_sub(1)
+    }
+
+    /// Returns the place that a new line takes: an empty one, else the least recently used one of
+    /// those that are `eligible`, else of all.
+    #[inline]
+    pub(super) fn victim(&self, line: u64, eligible: impl Fn(usize) -> bool) -> usize {
+        let first = self.set(line);
+        let (mut best, mut best_key) = (first, (true, u64::MAX));
+        for place in first..first + self.ways {
+            if self.tags[place] == EMPTY {
+                return place;
+            }
+            if self.used[place] < best_key.1 || best_key.0 {
+                let key = (!eligible(place), self.used[place]);
+                if key < best_key {
+                    (best, best_key) = (place, key);
+                }
+            }
+        }
+        best
+    }
+
+    /// Puts a line at a place, in front of all others of its set.
+    #[inline]
+    pub(super) fn fill(&mut self, place: usize, line: u64) {
+        self.tags[place] = line + 1;
+        self.touch(place);
+    }
+
+    /// Removes the line at a place.
+    #[inline]
+    pub(super) fn clear(&mut self, place: usize) {
+        self.tags[place] = EMPTY;
+    }
+}

@@ -1,0 +1,624 @@
+//! Replays a trace through the caches.
+//!
+//! - simulator-S1: The L2 cache holds every line of the L1 caches. Whether a line is dirty, and its
+//!   epoch, is kept in the L2 cache's entry. (In hardware that lies in both levels; the traffic to
+//!   memory is the same.)
+//! - simulator-S2: A line is in one list: of the epoch that it belongs to, or of the dirty lines
+//!   without an epoch, or in none if it is clean.
+//!
+//! Rules of the epoch hardware (§4.4.1):
+//!
+//! - simulator-R1: A store joins the current epoch of its core. If that has no entry in the table,
+//!   it takes one. If all are in flight, it waits until the one taken first is durable.
+//! - simulator-R2: A store to a line of an older epoch of its core first writes that epoch and all
+//!   before it.
+//! - simulator-R3: A load of, or a store to, a line of an epoch of another core first writes that
+//!   epoch and all before it, and waits until they are durable.
+//! - simulator-R4: A line needs another's place: lines of newer epochs are not eligible, unless
+//!   there is no other line in the set. Before a line is evicted, all older epochs of its core are
+//!   written, oldest first.
+//! - simulator-R5: A load of, or a store to, a line that another core's epoch wrote, and whose
+//!   write is still queued, waits until that has ended. The paper does not mention this case, but
+//!   its order across cores needs it.
+
+use super::config::{BadConfig, HardwareConfig, OrderingMode};
+use super::controller::{Controller, EpochId, Written};
+use super::epochs::EpochTable;
+use super::report::{Counts, HardwareReport};
+use super::sets::Sets;
+use crate::LINE;
+use crate::trace::{Action, MemoryEvent, Reader, TraceError, lines};
+use std::io::Read;
+
+/// The end of a list of lines.
+const NONE: u32 = u32::MAX;
+/// All words of a line.
+const ALL_WORDS: u8 = 0xff;
+
+/// A line that is written to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteBack {
+    /// The line: its address divided by 64.
+    pub line: u64,
+    /// The words that were stored to since the line was last written: bit 0 is the first.
+    pub words: u8,
+    /// The epoch of its stores, if the hardware has epochs.
+    pub epoch: Option<EpochId>,
+    /// Its times.
+    pub written: Written,
+}
+
+/// Gets all writes to memory, in the order in which they enter the controller's queue; and reads, if
+/// it wants them.
+pub trait WriteSink {
+    /// A line is written.
+    fn write(&mut self, write: WriteBack);
+
+    /// A line is read, and was asked for at `at_ns`.
+    fn read(&mut self, _line: u64, _at_ns: u64) {}
+}
+
+/// Ignores the writes.
+impl WriteSink for () {
+    fn write(&mut self, _: WriteBack) {}
+}
+
+impl WriteSink for Vec<WriteBack> {
+    fn write(&mut self, write: WriteBack) {
+        self.push(write);
+    }
+}
+
+/// An entry of the L2 cache.
+#[derive(Clone, Copy, Debug)]
+struct L2Line {
+    /// Cores whose L1 cache has the line.
+    sharers: u64,
+    /// Dirty words. 0: the line is clean.
+    words: u8,
+    /// Its list (simulator-S2): an epoch's entry, or the last one.
+    list: u8,
+    prev: u32,
+    next: u32,
+    /// The time of the last store. The line is not written before that, even by a core whose clock
+    /// is behind.
+    stored_at: u64,
+}
+
+const CLEAN: L2Line =
+    L2Line { sharers: 0, words: 0, list: 0, prev: NONE, next: NONE, stored_at: 0 };
+
+/// A list of dirty lines, in the order in which they became dirty.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+}
+
+/// An L1 cache, and for each of its places the place in the L2 cache.
+#[derive(Debug)]
+struct L1 {
+    sets: Sets,
+    below: Vec<u32>,
+}
+
+/// A core.
+#[derive(Clone, Copy, Debug, Default)]
+struct Core {
+    /// Its time, in nanoseconds.
+    now: u64,
+    compute_ns: u64,
+    /// The time at which everything is durable that its next fence waits for.
+    pending: u64,
+    /// Barriers so far: the number of its epoch.
+    epoch: u64,
+    has_started: bool,
+}
+
+/// Replays events on one configuration.
+#[derive(Debug)]
+pub struct Simulator<S> {
+    config: HardwareConfig,
+    cores: Vec<Core>,
+    l1: Vec<L1>,
+    l2: Sets,
+    meta: Vec<L2Line>,
+    /// One for each entry of the table of epochs, and one for dirty lines without an epoch.
+    lists: Vec<List>,
+    /// Places of the L2 cache that were filled since it was last invalidated. Only for
+    /// [`OrderingMode::FlushAll`].
+    filled: Vec<u32>,
+    epochs: EpochTable,
+    controller: Controller,
+    dirty: u64,
+    /// The time of the last event. A core begins with that.
+    latest: u64,
+    counts: Counts,
+    sink: S,
+}
+
+impl<S: WriteSink> Simulator<S> {
+    /// Makes the hardware, with empty caches. `sink` gets all writes to memory.
+    pub fn new(config: HardwareConfig, sink: S) -> Result<Self, BadConfig> {
+        config.check()?;
+        let empty = List { head: NONE, tail: NONE };
+        let l1 = || L1 { sets: Sets::new(config.l1), below: vec![0; config.l1.lines() as usize] };
+        Ok(Self {
+            cores: vec![Core::default(); config.cores as usize],
+            l1: (0..config.cores).map(|_| l1()).collect(),
+            l2: Sets::new(config.l2),
+            meta: vec![CLEAN; config.l2.lines() as usize],
+            lists: vec![empty; config.epochs as usize + 1],
+            filled: Vec::new(),
+            epochs: EpochTable::new(config.epochs),
+            controller: Controller::new(config.timing, config.cores),
+            dirty: 0,
+            latest: 0,
+            counts: Counts::default(),
+            sink,
+            config,
+        })
+    }
+
+    /// Replays the rest of a trace.
+    pub fn replay<R: Read>(&mut self, reader: &mut Reader<R>) -> Result<(), TraceError> {
+        while let Some(event) = reader.next_event()? {
+            self.step(&event);
+        }
+        Ok(())
+    }
+
+    /// Replays an event.
+    #[inline]
+    pub fn step(&mut self, event: &MemoryEvent<'_>) {
+        let core = usize::from(event.thread) % self.cores.len();
+        let state = &mut self.cores[core];
+        if !state.has_started {
+            (state.has_started, state.now) = (true, self.latest);
+        }
+        state.now = state.now.saturating_add(event.gap_ns).min(u64::MAX >> 1);
+        state.compute_ns = state.compute_ns.saturating_add(event.gap_ns);
+        match event.action {
+            Action::Load { addr, len } => {
+                for line in lines(addr, len) {
+                    self.load(core, line);
+                }
+            }
+            Action::Store { way, addr, len, .. } => {
+                let bypasses = way.is_past_cache() && self.config.mode != OrderingMode::Epoch;
+                for line in lines(addr, len) {
+                    let words = words_of(line, addr, len);
+                    // A store of part of a word needs the rest of the line, too.
+                    let is_whole =
+                        addr <= line * LINE && addr + u64::from(len) - line * LINE >= LINE;
+                    self.counts.stores += 1;
+                    if bypasses {
+                        self.store_past_cache(core, line, words);
+                    } else {
+                        self.store(core, line, words, is_whole);
+                    }
+                }
+            }
+            Action::Flush { addr, len } => {
+                for line in lines(addr, len) {
+                    self.flush(core, line);
+                }
+            }
+            Action::Fence | Action::Barrier => self.fence(core),
+            Action::Begin { .. } | Action::Return { .. } => {}
+        }
+        self.latest = self.cores[core].now;
+    }
+
+    /// Returns the sink.
+    pub fn sink(&self) -> &S {
+        &self.sink
+    }
+
+    /// Ends the replay: writes all dirty lines, and returns the counts before that, and the sink.
+    pub fn finish(mut self) -> (HardwareReport, S) {
+        let mut counts = self.counts;
+        counts.queue_max = self.controller.queue_max;
+        counts.queue_wait_ns = self.controller.queue_wait_ns;
+        counts.order_wait_ns = self.controller.order_wait_ns;
+        counts.epochs_in_flight_max = self.epochs.in_flight_max;
+        let dirty_at_end = self.dirty;
+        let time_ns = self.cores.iter().map(|core| core.now).max().unwrap_or(0);
+        for core in 0..self.cores.len() {
+            let id = EpochId { context: core as u32, number: u64::MAX };
+            self.write_epochs(core, id);
+        }
+        while self.lists[self.unordered()].head != NONE {
+            self.write_back(0, self.lists[self.unordered()].head as usize);
+        }
+        debug_assert_eq!(self.dirty, 0);
+        let report = HardwareReport {
+            config: self.config,
+            counts,
+            dirty_at_end,
+            time_ns,
+            durable_ns: self.controller.idle_from().max(time_ns),
+            compute_ns: self.cores.iter().map(|core| core.compute_ns).max().unwrap_or(0),
+        };
+        (report, self.sink)
+    }
+
+    /// Returns the list of dirty lines without an epoch.
+    fn unordered(&self) -> usize {
+        self.lists.len() - 1
+    }
+
+    fn epoch_of(&self, core: usize) -> EpochId {
+        EpochId { context: core as u32, number: self.cores[core].epoch }
+    }
+
+    #[inline]
+    fn load(&mut self, core: usize, line: u64) {
+        self.counts.loads += 1;
+        let timing = self.config.timing;
+        if let Some(place) = self.l1[core].sets.find(line) {
+            // Another core that stores to the line removes it here. So it has no epoch of another.
+            self.l1[core].sets.touch(place);
+            self.counts.l1_hits += 1;
+            self.cores[core].now += timing.l1_ns;
+            return;
+        }
+        let place = match self.l2.find(line) {
+            Some(place) => {
+                self.l2.touch(place);
+                self.counts.l2_hits += 1;
+                self.settle_with_others(core, line, place);
+                self.cores[core].now += timing.l2_ns;
+                place
+            }
+            None => {
+                let place = self.make_room(core, line);
+                self.wait_for_queued(core, line);
+                self.fetch(core, line);
+                place
+            }
+        };
+        self.fill_l1(core, line, place);
+    }
+
+    /// Stores to words of a line through the caches.
+    #[inline]
+    fn store(&mut self, core: usize, line: u64, words: u8, is_whole: bool) {
+        let timing = self.config.timing;
+        let place = if let Some(place) = self.l1[core].sets.find(line) {
+            self.l1[core].sets.touch(place);
+            self.counts.l1_hits += 1;
+            self.cores[core].now += timing.l1_ns;
+            self.l1[core].below[place] as usize
+        } else {
+            let place = match self.l2.find(line) {
+                Some(place) => {
+                    self.l2.touch(place);
+                    self.counts.l2_hits += 1;
+                    self.settle_with_others(core, line, place);
+                    self.cores[core].now += timing.l2_ns;
+                    place
+                }
+                None => {
+                    let place = self.make_room(core, line);
+                    self.wait_for_queued(core, line);
+                    if is_whole {
+                        self.cores[core].now += timing.l2_ns;
+                    } else {
+                        self.fetch(core, line);
+                    }
+                    place
+                }
+            };
+            self.fill_l1(core, line, place);
+            place
+        };
+        let others = self.meta[place].sharers & !(1 << core);
+        if others != 0 {
+            self.remove_from_l1(line, others);
+            self.meta[place].sharers &= 1 << core;
+        }
+        if self.config.mode == OrderingMode::WriteThrough {
+            self.write_to_memory(core, line, words, None, true);
+        } else if self.config.mode == OrderingMode::Epoch && !self.is_volatile(line) {
+            self.join_epoch(core, place, words);
+        } else {
+            let list = self.unordered();
+            self.make_dirty(core, place, list, words);
+        }
+    }
+
+    fn is_volatile(&self, line: u64) -> bool {
+        line >= self.config.volatile_from / LINE
+    }
+
+    /// Makes a line part of the core's epoch (simulator-R1, R2).
+    fn join_epoch(&mut self, core: usize, place: usize, words: u8) {
+        let id = self.epoch_of(core);
+        if self.meta[place].words != 0 {
+            let older = self.epochs.entry(self.meta[place].list.into()).id;
+            if older == id {
+                self.make_dirty(core, place, self.meta[place].list.into(), words);
+                return;
+            }
+            // That of another core was written by `settle_with_others`.
+            debug_assert_eq!(older.context, id.context);
+            self.counts.same_line_conflicts += 1;
+            self.write_epochs(core, older);
+        }
+        let slot = self.epochs.find(id).unwrap_or_else(|| self.take_entry(core, id));
+        self.epochs.entry_mut(slot).lines += 1;
+        self.make_dirty(core, place, slot, words);
+    }
+
+    /// Takes an entry of the table for an epoch, after waiting for one (simulator-R1).
+    fn take_entry(&mut self, core: usize, id: EpochId) -> usize {
+        self.counts.epochs += 1;
+        if let Some(slot) = self.epochs.take(id, self.cores[core].now) {
+            return slot;
+        }
+        self.counts.epoch_table_full += 1;
+        let oldest = self.epochs.oldest().expect("the table has entries");
+        let oldest_id = self.epochs.entry(oldest).id;
+        self.write_epochs(core, oldest_id);
+        self.wait(core, self.epochs.entry(oldest).ends);
+        self.epochs.take(id, self.cores[core].now).expect("the oldest epoch is durable now")
+    }
+
+    /// Writes the epoch of a line that belongs to another core, and waits for it (simulator-R3).
+    #[inline]
+    fn settle_with_others(&mut self, core: usize, line: u64, place: usize) {
+        if self.config.mode != OrderingMode::Epoch {
+            return;
+        }
+        let list = usize::from(self.meta[place].list);
+        if self.meta[place].words == 0 || list == self.unordered() {
+            self.wait_for_queued(core, line);
+            return;
+        }
+        let entry = *self.epochs.entry(list);
+        if entry.id.context as usize != core {
+            self.counts.cross_core_conflicts += 1;
+            self.write_epochs(core, entry.id);
+            self.wait(core, self.epochs.entry(list).ends);
+        }
+    }
+
+    /// Waits for a queued write of the line by another core (simulator-R5).
+    fn wait_for_queued(&mut self, core: usize, line: u64) {
+        if self.config.mode == OrderingMode::Epoch
+            && let Some(end) = self.controller.queued_by_others(line, core as u32)
+        {
+            self.wait(core, end);
+        }
+    }
+
+    /// Writes an epoch and all earlier ones of its context, at the time of `core`.
+    fn write_epochs(&mut self, core: usize, id: EpochId) {
+        for slot in self.epochs.up_to(id) {
+            while self.lists[slot].head != NONE {
+                self.write_back(core, self.lists[slot].head as usize);
+            }
+        }
+    }
+
+    /// Makes a core wait, as at a fence.
+    fn wait(&mut self, core: usize, until: u64) {
+        let now = &mut self.cores[core].now;
+        self.counts.fence_wait_ns += until.saturating_sub(*now);
+        *now = (*now).max(until);
+    }
+
+    /// Stores to words of a line past the caches. A cached copy is merged with it and removed.
+    fn store_past_cache(&mut self, core: usize, line: u64, words: u8) {
+        self.counts.nt_stores += 1;
+        self.cores[core].now += self.config.timing.l1_ns;
+        let mut words = words;
+        if let Some(place) = self.l2.find(line) {
+            if self.meta[place].words != 0 {
+                words |= self.meta[place].words;
+                self.unlink(place);
+            }
+            self.remove(place, line);
+        }
+        self.write_to_memory(core, line, words, None, true);
+    }
+
+    /// Writes a line back, if this mode does that and the line is dirty.
+    fn flush(&mut self, core: usize, line: u64) {
+        if self.config.mode != OrderingMode::Clwb {
+            self.counts.ignored_flushes += 1;
+            return;
+        }
+        self.cores[core].now += self.config.timing.l1_ns;
+        let dirty = self.l2.find(line).filter(|place| self.meta[*place].words != 0);
+        let Some(place) = dirty else {
+            self.counts.useless_flushes += 1;
+            return;
+        };
+        self.counts.flushes += 1;
+        self.write_back(core, place);
+    }
+
+    fn fence(&mut self, core: usize) {
+        self.counts.fences += 1;
+        match self.config.mode {
+            OrderingMode::Epoch => self.cores[core].epoch += 1,
+            OrderingMode::Eadr => {}
+            OrderingMode::Clwb | OrderingMode::WriteThrough => {
+                self.wait(core, self.cores[core].pending);
+            }
+            OrderingMode::FlushAll => {
+                while self.lists[self.unordered()].head != NONE {
+                    self.write_back(core, self.lists[self.unordered()].head as usize);
+                }
+                self.wait(core, self.cores[core].pending);
+                for place in std::mem::take(&mut self.filled) {
+                    if let Some(line) = self.l2.line(place as usize) {
+                        self.remove(place as usize, line);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads a line from memory.
+    fn fetch(&mut self, core: usize, line: u64) {
+        self.counts.memory_reads += 1;
+        self.sink.read(line, self.cores[core].now);
+        self.cores[core].now = self.controller.read(self.cores[core].now, line);
+    }
+
+    /// Gives a line a place in the L2 cache, whose line is evicted (simulator-R4).
+    fn make_room(&mut self, core: usize, line: u64) -> usize {
+        let unordered = self.unordered();
+        let place = self.l2.victim(line, |place| {
+            let L2Line { words, list, .. } = self.meta[place];
+            words == 0 || usize::from(list) == unordered || self.epochs.is_oldest(list.into())
+        });
+        if let Some(evicted) = self.l2.line(place) {
+            if self.meta[place].words != 0 {
+                self.evict_dirty(core, place);
+            }
+            self.remove(place, evicted);
+        }
+        self.l2.fill(place, line);
+        if self.config.mode == OrderingMode::FlushAll {
+            self.filled.push(place as u32);
+        }
+        place
+    }
+
+    fn evict_dirty(&mut self, core: usize, place: usize) {
+        let list = usize::from(self.meta[place].list);
+        if list != self.unordered() && !self.epochs.is_oldest(list) {
+            self.counts.forced_evictions += 1;
+            let EpochId { context, number } = self.epochs.entry(list).id;
+            // An epoch that is not the oldest has a number above 0.
+            self.write_epochs(core, EpochId { context, number: number - 1 });
+        }
+        self.counts.evictions += 1;
+        self.write_back(core, place);
+    }
+
+    /// Puts a line of the L2 cache into an L1 cache.
+    fn fill_l1(&mut self, core: usize, line: u64, place: usize) {
+        let L1 { sets, below } = &mut self.l1[core];
+        let at = sets.victim(line, |_| true);
+        if sets.line(at).is_some() {
+            self.meta[below[at] as usize].sharers &= !(1 << core);
+        }
+        sets.fill(at, line);
+        below[at] = place as u32;
+        self.meta[place].sharers |= 1 << core;
+    }
+
+    /// Removes a clean line from all caches.
+    fn remove(&mut self, place: usize, line: u64) {
+        let sharers = self.meta[place].sharers;
+        self.remove_from_l1(line, sharers);
+        self.l2.clear(place);
+        self.meta[place] = CLEAN;
+    }
+
+    fn remove_from_l1(&mut self, line: u64, cores: u64) {
+        let mut left = cores;
+        while left != 0 {
+            let sets = &mut self.l1[left.trailing_zeros() as usize].sets;
+            if let Some(place) = sets.find(line) {
+                sets.clear(place);
+            }
+            left &= left - 1;
+        }
+    }
+
+    /// Marks words as dirty. A line that was clean joins `list`.
+    #[inline]
+    fn make_dirty(&mut self, core: usize, place: usize, list: usize, words: u8) {
+        if self.meta[place].words == 0 {
+            let tail = self.lists[list].tail;
+            let line = &mut self.meta[place];
+            (line.list, line.prev, line.next) = (list as u8, tail, NONE);
+            match tail {
+                NONE => self.lists[list].head = place as u32,
+                tail => self.meta[tail as usize].next = place as u32,
+            }
+            self.lists[list].tail = place as u32;
+            self.dirty += 1;
+            self.counts.dirty_max = self.counts.dirty_max.max(self.dirty);
+        }
+        let line = &mut self.meta[place];
+        line.words |= words;
+        line.stored_at = self.cores[core].now;
+    }
+
+    /// Makes a dirty line clean.
+    fn unlink(&mut self, place: usize) {
+        let L2Line { list, prev, next, .. } = self.meta[place];
+        let ends = &mut self.lists[usize::from(list)];
+        match prev {
+            NONE => ends.head = next,
+            prev => self.meta[prev as usize].next = next,
+        }
+        match next {
+            NONE => ends.tail = prev,
+            next => self.meta[next as usize].prev = prev,
+        }
+        self.meta[place].words = 0;
+        self.dirty -= 1;
+    }
+
+    /// Writes a dirty line to memory. It stays cached.
+    fn write_back(&mut self, core: usize, place: usize) {
+        let L2Line { words, list, stored_at, .. } = self.meta[place];
+        let line = self.l2.line(place).expect("a dirty line is cached");
+        self.cores[core].now = self.cores[core].now.max(stored_at);
+        let list = usize::from(list);
+        self.unlink(place);
+        if list == self.unordered() {
+            // Nothing waits for a line that is only evicted, except the next fence.
+            self.write_to_memory(core, line, words, None, true);
+            return;
+        }
+        let id = self.epochs.entry(list).id;
+        let ends = self.write_to_memory(core, line, words, Some(id), false);
+        let entry = self.epochs.entry_mut(list);
+        entry.lines -= 1;
+        entry.ends = entry.ends.max(ends);
+    }
+
+    /// Queues a write, and waits for room. Returns the time at which the data is durable. The next
+    /// fence of the core waits for that, if `is_fenced`.
+    fn write_to_memory(
+        &mut self,
+        core: usize,
+        line: u64,
+        words: u8,
+        epoch: Option<EpochId>,
+        is_fenced: bool,
+    ) -> u64 {
+        let written = self.controller.write(self.cores[core].now, line, epoch);
+        self.sink.write(WriteBack { line, words, epoch, written });
+        self.counts.memory_writes += 1;
+        self.counts.words_written += u64::from(words.count_ones());
+        let state = &mut self.cores[core];
+        state.now = written.accepted;
+        let durable =
+            if self.config.is_queue_durable { written.accepted } else { written.completed };
+        if is_fenced {
+            state.pending = state.pending.max(durable);
+        }
+        durable
+    }
+}
+
+/// Returns the words of a line that a store touches.
+#[inline]
+fn words_of(line: u64, addr: u64, len: u32) -> u8 {
+    let start = line * LINE;
+    let end = addr + u64::from(len);
+    let first = addr.max(start) - start;
+    let last = (end - start).min(LINE) - 1;
+    let (first, last) = (first / 8, last / 8);
+    ALL_WORDS << first & ALL_WORDS >> (7 - last)
+}

@@ -1,0 +1,118 @@
+//! `keepstone simulate memory`: traces in, results of models out. Needs neither root nor a mount.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use memsim::trace::{Action, MemoryEvent, StoreWay, Writer};
+use serde_json::Value;
+
+fn memory(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    command.args(["simulate", "memory"]).args(args).output().unwrap()
+}
+
+fn ok(args: &[&str]) -> String {
+    let output = memory(args);
+    assert!(output.status.success(), "{args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs a command that must fail with this status, and returns its standard error.
+fn fails(args: &[&str], status: i32) -> String {
+    let output = memory(args);
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&ok(&[args, &["--json"]].concat())).unwrap()
+}
+
+/// A directory with a trace.
+struct Traced {
+    dir: tempfile::TempDir,
+    trace: String,
+}
+
+impl Traced {
+    fn new(region_len: u64, elapsed_ns: u64, actions: &[Action<'_>]) -> Self {
+        let dir = tempfile::Builder::new().prefix("keepstone-").tempdir().unwrap();
+        let trace = dir.path().join("trace");
+        let mut writer = Writer::new(std::fs::File::create(&trace).unwrap(), region_len);
+        for action in actions {
+            writer.push(&MemoryEvent { thread: 0, gap_ns: 10, action: *action }).unwrap();
+        }
+        writer.finish(elapsed_ns).unwrap();
+        let trace = trace.to_str().unwrap().to_owned();
+        Self { dir, trace }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+/// A store of a word that is made durable, after a load.
+fn commit() -> Vec<Action<'static>> {
+    vec![
+        Action::Load { addr: 0, len: 128 },
+        Action::Store { way: StoreWay::Word, addr: 64, len: 8, data: None },
+        Action::Flush { addr: 64, len: 8 },
+        Action::Fence,
+    ]
+}
+
+#[test]
+fn a_trace_is_counted() {
+    let traced = Traced::new(4096, 5000, &commit());
+    let found = json(&["describe", &traced.trace]);
+    assert_eq!((&found["events"], &found["elapsed_ns"]), (&4.into(), &5000.into()));
+    assert_eq!((&found["loads"]["lines"], &found["flushes"]["lines"]), (&2.into(), &1.into()));
+    assert!(ok(&["describe", &traced.trace]).contains("region"));
+}
+
+#[test]
+fn a_file_that_is_no_trace_is_refused() {
+    let traced = Traced::new(4096, 0, &commit());
+    let whole = std::fs::read(&traced.trace).unwrap();
+    let cut = traced.path("cut");
+    std::fs::write(&cut, &whole[..whole.len() - 3]).unwrap();
+    let told = fails(&["describe", cut.to_str().unwrap()], 1);
+    let place = format!("byte {}: the trace ends without an end record", whole.len() - 3);
+    assert!(told.contains(&place), "{told}");
+    std::fs::write(&cut, "1 4096\n").unwrap();
+    assert!(fails(&["describe", cut.to_str().unwrap()], 1).contains("not a memory trace"));
+    assert!(fails(&["describe", "/no/such"], 1).contains("/no/such"));
+    fails(&["describe"], 2);
+}
+
+#[test]
+fn less_throughput_takes_longer() {
+    let run = ["throughput", "--time", "2", "--read", "0", "--written", "100M", "--at", "34,800"];
+    let found = json(&[&run[..], &["--peer", "disk=4", "--peer", "ram=1"]].concat());
+    let time = |i: usize| found["rates"][i]["time_s"].as_f64().unwrap();
+    assert!((time(0) - 2.0 - f64::from(100 << 20) / 34e6).abs() < 1e-9, "{found}");
+    assert!(time(1) < time(0));
+    let faster = found["peers"][0]["faster_from_mb_per_s"].as_f64().unwrap();
+    assert!((faster - f64::from(100 << 20) / 2e6).abs() < 1e-9);
+    assert_eq!(found["peers"][1]["faster_from_mb_per_s"], Value::Null);
+    assert!(ok(&[&run[..], &["--peer", "disk=4"]].concat()).contains("faster than disk"));
+
+    let traced = Traced::new(4096, 5000, &commit());
+    let found = json(&["throughput", &traced.trace]);
+    assert_eq!(found["rates"].as_array().unwrap().len(), 9);
+    assert_eq!(found["run"]["dram_s"], 5e-6);
+    assert_eq!(
+        (&found["run"]["read_bytes"], &found["run"]["written_bytes"]),
+        (&128.into(), &64.into())
+    );
+    for wrong in [
+        &["throughput"][..],
+        &["throughput", "--time", "1"],
+        &["throughput", "--time", "-1", "--written", "1"],
+        &["throughput", "--time", "1", "--written", "1", "--at", "0"],
+        &["throughput", "--time", "1", "--written", "1", "--peer", "disk"],
+    ] {
+        fails(wrong, 2);
+    }
+}
