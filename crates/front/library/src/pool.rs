@@ -228,6 +228,9 @@ impl Pool {
 
     fn make(&self, path: &Path, kind: NewKind<'_>, mode: u32) -> io::Result<()> {
         Ok(self.at(path, |fs, dir, name| {
+            if matches!(name, b"." | b"..") {
+                return Err(Errno::EXIST);
+            }
             let node = NewNode { kind, mode: mode & 0o7777, umask: 0 };
             let made = fs.create(&caller(), dir, name, &node)?;
             fs.forget(made.ino, 1);

@@ -71,7 +71,9 @@ fn files_are_read_and_written_at_offsets_and_in_order() {
 fn names_are_made_moved_listed_and_removed() {
     each(|_, pool| {
         pool.create_dir_all("a/b/c", 0o755).unwrap();
-        pool.create_dir_all("a/b/c", 0o755).unwrap();
+        pool.create_dir_all("/", 0o755).unwrap();
+        assert_eq!(errno(pool.create_dir("/", 0o755)), Some(libc::EEXIST));
+        assert_eq!(errno(pool.create_dir("a/..", 0o755)), Some(libc::EEXIST));
         pool.write("a/b/c/file", "text").unwrap();
         pool.symlink("b/c/file", "a/link").unwrap();
         pool.hard_link("a/link", "a/hard").unwrap();
