@@ -2,7 +2,7 @@
 //! to the symbols of the C interface; makes links of that name in the directories of the build.
 //!
 //! The versions need LLD, the default linker of Rust on this platform: the compiler passes a list
-//! without versions, and GNU ld takes no other beside it.
+//! without versions, and GNU ld takes only one.
 
 use std::io::ErrorKind;
 use std::path::Path;

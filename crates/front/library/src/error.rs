@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// The reason that a pool was not opened or made. Its text names the pool and, if there is one, the
-/// remedy.
+/// The reason that a pool was not opened or made. Its text names the pool and the known remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", .path.display())]
 pub struct PoolError {

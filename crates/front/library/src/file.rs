@@ -79,13 +79,13 @@ impl OpenOptions {
         self
     }
 
-    /// Creates the file if there is none.
+    /// Creates the file if it does not exist.
     pub fn create(&mut self, create: bool) -> &mut Self {
         self.create = create;
         self
     }
 
-    /// Creates the file, and fails with `EEXIST` if there is one.
+    /// Creates the file, and fails with `EEXIST` if it exists.
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.create_new = create_new;
         self
@@ -185,7 +185,7 @@ impl File {
         OpenOptions::new().read(true).open(pool, path)
     }
 
-    /// Opens a file for writing, after creating it if there is none, or else emptying it.
+    /// Opens a file for writing. Creates it if it does not exist, and else empties it.
     ///
     /// # Errors
     /// As [`OpenOptions::open`].
@@ -362,7 +362,7 @@ impl File {
     /// durable.
     ///
     /// # Errors
-    /// `EINVAL` if there is none; as [`MapMut::sync`].
+    /// `EINVAL` if no such map exists; as [`MapMut::sync`].
     ///
     /// # Safety
     /// 1. As [`end_map`](Self::end_map).

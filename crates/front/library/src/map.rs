@@ -111,9 +111,9 @@ unsafe fn copy(from: *const u8, buf: &mut [u8]) {
     }
 }
 
-/// Bytes of a file in the memory of its pool, to be stored to. What is stored shows at once to all
-/// readers of the file. It is durable when [`sync`](Self::sync) has returned; until then a crash may
-/// leave any part of it.
+/// Bytes of a file in the memory of its pool, to be stored to. Stores show at once to all readers
+/// of the file. They are durable when [`sync`](Self::sync) has returned; until then a crash may leave
+/// any part of them.
 #[derive(Debug)]
 pub struct MapMut<'f> {
     file: &'f File,

@@ -265,7 +265,7 @@ impl Pool {
         String::from_utf8(content).map_err(|err| io::Error::new(io::ErrorKind::InvalidData, err))
     }
 
-    /// Gives a file this content, after creating it if there is none.
+    /// Gives a file this content. Creates it if it does not exist.
     ///
     /// # Errors
     /// As [`OpenOptions::open`] and [`File::write_at`](crate::File::write_at).
@@ -281,7 +281,7 @@ impl Pool {
     /// Returns whether a path leads to a file.
     ///
     /// # Errors
-    /// All but those that mean that there is none.
+    /// All but `ENOENT`.
     pub fn try_exists(&self, path: impl AsRef<Path>) -> io::Result<bool> {
         match self.metadata(path) {
             Ok(_) => Ok(true),
@@ -380,7 +380,7 @@ impl Pool {
     /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// `EINVAL` if it is none.
+    /// `EINVAL` if the file is of another kind.
     pub fn read_link(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
         let target = self.on(path.as_ref(), false, |fs, ino| fs.readlink(ino))?;
         Ok(OsString::from_vec(target).into())
@@ -473,7 +473,7 @@ impl Pool {
 
 /// Extended attributes. Names have a prefix, as `user.`.
 impl Pool {
-    /// Returns the value of an extended attribute; `None` if there is none of this name.
+    /// Returns the value of an extended attribute; `None` if the file has no such name.
     ///
     /// # Errors
     /// `ENOENT` if there is no such file.
@@ -529,7 +529,7 @@ impl Pool {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// `ENODATA` if there is none of this name.
+    /// `ENODATA` if the file has no such name.
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref().as_bytes();
         self.on(path.as_ref(), true, |fs, ino| fs.removexattr(ino, name))
