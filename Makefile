@@ -51,7 +51,7 @@ SCMFS_BENCH ?=
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs install uninstall deb campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
+.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs install uninstall deb wheel campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -85,6 +85,7 @@ test: loom-arena ## all tests: of the workspace, models, and suites of the field
 	scripts/test/run/run.sh --cache backups
 	scripts/test/run/run.sh --direct all
 	scripts/test/bdev/run.sh all
+	scripts/test/python.sh
 	scripts/test/security/run.sh all
 
 # Left out: tests that mount a file system or need another user.
@@ -214,6 +215,11 @@ deb: ## packages for Debian and its descendants into target/deb
 	debian/rules clean binary DEBS=$(abspath $(TARGET)/deb)
 	debian/rules clean
 	lintian --fail-on error,warning --tag-display-limit 0 $(TARGET)/deb/*_$(VERSION)_*.deb
+
+wheel: PROFILE := dist
+wheel: ## the package for Python, with the library in it, into target/wheel
+	$(BUILD) --package preload
+	python3 python/wheel.py $(RELEASE)/libkeepstone.so $(TARGET)/wheel
 
 campaign: ## millions of generated calls against the model and the kernel, kills, damaged pools (nightly)
 	KEEPSTONE_OPS=$(CAMPAIGN_OPS) $(CARGO) test --release --package bpfs --package scmfs --test it conformance::generated

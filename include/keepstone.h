@@ -7,7 +7,8 @@
  * functions of POSIX they are named after. Whoever may open the pool for reading and writing may do
  * everything in it; permission bits are stored and not checked.
  *
- * Handles may be used by several threads, not by a forked child. Paths begin at the pool's root.
+ * The symbols have versions (KEEPSTONE_0.1): programs that are linked with this library run with later ones of the same
+ * soname. Handles may be used by several threads, not by a forked child. Paths begin at the pool's root.
  *
  *     cc program.c -I include -L target/release -lkeepstone
  */
@@ -27,6 +28,9 @@ typedef struct ks_pool ks_pool;
 typedef struct ks_file ks_file;
 typedef struct ks_dir ks_dir;
 
+/* Makes a pool of size bytes in a new file, and leaves it closed. layout: "bpfs" or "scmfs"; NULL is "bpfs". `keepstone mkfs`
+ * can do more. */
+int ks_make_pool(const char *path, off_t size, const char *layout);
 /* What the kernel says of the file (ENOENT, EACCES…), EINVAL where it is no pool, EUCLEAN where it is damaged,
  * EBUSY where a mount has it for itself; KEEPSTONE_DEBUG=1 tells more on stderr. */
 ks_pool *ks_open_pool(const char *path);
@@ -58,7 +62,17 @@ int ks_put_read_buf(ks_file *file);
  * too much of the range would have to be allocated; EBUSY while a program without the library has the file open. */
 ssize_t ks_get_write_buf(ks_file *file, size_t count, off_t offset, void **buf);
 int ks_put_write_buf(ks_file *file, const void *buf);
-/* The same for a descriptor of an ordinary file that `keepstone run --direct` serves (a tmpfs or DAX file
+/* Maps length bytes of a file from offset on as one piece of memory, all of them or none, without a copy. prot: PROT_READ,
+ * or PROT_READ | PROT_WRITE in a pool of the layout scmfs. The bytes stay where they are until ks_unmap, or until the
+ * file is closed, whatever happens to the file meanwhile; the pool need not stay open. What shows, and when stores
+ * are durable, is as for ks_get_read_buf and ks_get_write_buf. Space that any program frees in a pool of the layout
+ * bpfs can be used again only when no map of the pool is left. NULL with EINVAL: length is 0, or the range
+ * ends behind the file. NULL with ENOTSUP: the bytes do not lie in one piece, or are a hole; ks_pread reads
+ * them, and ks_get_read_buf gives the first piece. */
+void *ks_map(ks_file *file, size_t length, int prot, off_t offset);
+/* Gives a map back, by its address, after what was stored there is durable. EINVAL: there is no such map. */
+int ks_unmap(ks_file *file, const void *addr);
+/* The same as ks_get_read_buf for a descriptor of an ordinary file that `keepstone run --direct` serves (a tmpfs or DAX file
  * system): ENOTSUP for others, and for holes of sparse files; use pread then. Given back by address.
  * Writes to the file show, and what is cut off its end is gone: SIGBUS, as from mmap. */
 ssize_t ks_fd_get_read_buf(int fd, size_t count, off_t offset, const void **buf);

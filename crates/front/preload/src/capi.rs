@@ -7,161 +7,67 @@
 
 mod names;
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{OsStr, c_char, c_int, c_void};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-use ::pool::{Engine, Error};
 use libc::{mode_t, off_t, size_t, ssize_t};
+use library::{File, Metadata, NewPool, OpenOptions, Pool};
 use posix::{Errno, Unaligned};
-use vfs::{Attr, Caller, Entry, FileKind, Ino, NewKind, NewNode, RenameFlags, SetAttr};
 
 use crate::direct::direct;
-use crate::lent::Lent;
 use crate::serve::{Returned, fail, to_c};
 use crate::{engine, guard, memory};
 
-/// A pool: `ks_pool`.
-pub struct Pool {
-    fs: Arc<dyn Engine>,
-}
-
 /// An open file: `ks_file`.
-pub struct File {
-    pool: Arc<Pool>,
-    ino: Ino,
-    flags: c_int,
-    offset: Mutex<u64>,
-    lent: Lent,
+pub struct OpenFile {
+    file: File,
+    /// The maps that the program has, by address.
+    maps: Mutex<Vec<Mapped>>,
 }
 
-impl Drop for File {
-    fn drop(&mut self) {
-        self.lent.close(&*self.pool.fs, self.ino);
-        self.pool.fs.forget(self.ino, 1);
-    }
+/// A map that [`ks_map`] has made.
+struct Mapped {
+    addr: usize,
+    stores: bool,
 }
 
-type Result<T> = std::result::Result<T, Errno>;
-
-impl Pool {
-    fn caller() -> Caller {
-        Caller {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-        }
-    }
-
-    /// Calls `f` with the directory and last name of a path.
-    fn at<T>(
-        &self,
-        path: &[u8],
-        f: impl FnOnce(&dyn Engine, Ino, &[u8]) -> Result<T>,
-    ) -> Result<T> {
-        let fs = &*self.fs;
-        vfs::path::at(fs, path, |dir, name| f(fs, dir, name))
-    }
-
-    fn attributes(&self, path: &[u8]) -> Result<Attr> {
-        self.at(path, |fs, dir, name| {
-            let entry = vfs::path::follow(fs, dir, name)?;
-            fs.forget(entry.ino, 1);
-            Ok(entry)
-        })
-    }
-
-    /// Finds or creates a file, with a reference.
-    fn find(&self, path: &[u8], flags: c_int, mode: mode_t) -> Result<Entry> {
-        self.at(path, |fs, dir, name| match vfs::path::follow(fs, dir, name) {
-            Ok(entry) if flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL => {
-                fs.forget(entry.ino, 1);
-                Err(Errno::EXIST)
-            }
-            Err(Errno::NOENT) if flags & libc::O_CREAT != 0 => {
-                let node = NewNode { kind: NewKind::File, mode: mode & 0o7777, umask: 0 };
-                fs.create(&Self::caller(), dir, name, &node)
-            }
-            found => found,
-        })
-    }
-
-    fn open(self: &Arc<Self>, path: &[u8], flags: c_int, mode: mode_t) -> Result<File> {
-        let entry = self.find(path, flags, mode)?;
-        let (pool, offset) = (self.clone(), Mutex::new(0));
-        let file = File { pool, ino: entry.ino, flags, offset, lent: Lent::default() };
-        match entry.kind {
-            FileKind::File => {}
-            FileKind::Dir => return Err(Errno::ISDIR),
-            _ => return Err(Errno::INVAL),
-        }
-        if flags & libc::O_TRUNC != 0 && file.writes().is_ok() {
-            let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            self.fs.setattr(&Self::caller(), file.ino, &set)?;
-        }
-        Ok(file)
-    }
+/// Returns the options that flags of `open(2)` mean. Without permission to write, `O_TRUNC` does
+/// nothing.
+fn options(flags: c_int, mode: mode_t) -> OpenOptions {
+    let (access, has) = (flags & libc::O_ACCMODE, |flag| flags & flag != 0);
+    let writes = access != libc::O_RDONLY;
+    let mut options = OpenOptions::new();
+    options.read(access != libc::O_WRONLY).write(writes).append(writes && has(libc::O_APPEND));
+    options.truncate(writes && has(libc::O_TRUNC)).create(has(libc::O_CREAT));
+    options.create_new(has(libc::O_CREAT) && has(libc::O_EXCL)).mode(mode);
+    options
 }
 
-impl File {
-    fn reads(&self) -> Result<()> {
-        if self.flags & libc::O_ACCMODE == libc::O_WRONLY { Err(Errno::BADF) } else { Ok(()) }
-    }
-
-    fn writes(&self) -> Result<()> {
-        if self.flags & libc::O_ACCMODE == libc::O_RDONLY { Err(Errno::BADF) } else { Ok(()) }
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: off_t) -> Result<usize> {
-        self.reads()?;
-        let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
-        self.pool.fs.read(self.ino, offset, buf)
-    }
-
-    fn write_at(&self, data: &[u8], offset: off_t) -> Result<usize> {
-        self.writes()?;
-        let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
-        self.pool.fs.write(self.ino, offset, data)?;
-        Ok(data.len())
-    }
-
-    /// Calls `f` with the offset, and advances that by the result.
-    fn move_by(&self, f: impl FnOnce(&mut u64) -> Result<usize>) -> Result<usize> {
-        let mut offset = self.offset.lock().map_err(|_| Errno::IO)?;
-        let moved = f(&mut offset)?;
-        *offset += moved as u64;
-        Ok(moved)
-    }
+/// Returns the path that a program has passed.
+fn path<'a>(at: *const c_char) -> Result<&'a Path, Errno> {
+    Ok(Path::new(OsStr::from_bytes(memory::string(at)?)))
 }
 
-/// Returns the error number for a pool that cannot be opened.
-fn why_not_open(err: &(dyn std::error::Error + 'static)) -> Errno {
-    let of = |err: &std::io::Error| Errno::from_io_error(err).unwrap_or(Errno::IO);
-    if let Some(err) = err.downcast_ref::<pmem::Error>() {
-        return Errno::from_raw_os_error(err.errno());
-    }
-    if let Some(err) = err.downcast_ref::<std::io::Error>() {
-        return of(err);
-    }
-    match err.downcast_ref::<Error>() {
-        Some(Error::NotAPool(_)) => Errno::INVAL,
-        Some(Error::Damaged(_)) => Errno::UCLEAN,
-        Some(Error::Memory(err) | Error::Shared(err)) => of(err),
-        Some(Error::Errno(errno)) => *errno,
-        _ => Errno::IO,
-    }
+/// Returns an offset or a length. `EINVAL` if it is negative.
+fn number(n: off_t) -> Result<u64, Errno> {
+    u64::try_from(n).map_err(|_| Errno::INVAL)
 }
 
 /// Runs the library's own code; a panic is `EIO`.
-fn call<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
-    guard::run(f).unwrap_or(Err(Errno::IO))
+fn call<T>(f: impl FnOnce() -> io::Result<T>) -> Result<T, Errno> {
+    let done = guard::run(f).unwrap_or(Err(Errno::IO.into()));
+    done.map_err(|err| Errno::from_io_error(&err).unwrap_or(Errno::IO))
 }
 
-fn call_c<T: Returned>(f: impl FnOnce() -> Result<T>) -> T::C {
+fn call_c<T: Returned>(f: impl FnOnce() -> io::Result<T>) -> T::C {
     to_c(call(f))
 }
 
 /// Returns a handle.
-fn handle<T>(made: Result<T>) -> *mut T {
+fn handle<T>(made: Result<T, Errno>) -> *mut T {
     match made {
         Ok(value) => Box::into_raw(Box::new(value)),
         Err(err) => {
@@ -171,58 +77,67 @@ fn handle<T>(made: Result<T>) -> *mut T {
     }
 }
 
-fn to_stat(attr: &Attr) -> libc::stat {
+fn to_stat(found: &Metadata) -> libc::stat {
     // SAFETY: plain numbers.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    stat.st_ino = attr.ino.0;
-    stat.st_mode = attr.kind.mode_bits() | attr.perm;
-    stat.st_nlink = attr.nlink.into();
-    (stat.st_uid, stat.st_gid) = (attr.uid, attr.gid);
-    stat.st_rdev = attr.rdev.into();
-    stat.st_size = attr.size as i64;
+    stat.st_ino = found.ino();
+    stat.st_mode = found.mode();
+    stat.st_nlink = found.nlink().into();
+    (stat.st_uid, stat.st_gid) = (found.uid(), found.gid());
+    stat.st_rdev = found.rdev().into();
+    stat.st_size = found.len() as i64;
     stat.st_blksize = 4096;
-    stat.st_blocks = attr.blocks as i64;
-    let seconds = |time: vfs::Timestamp| (time.parts().0, i64::from(time.parts().1));
-    (stat.st_atime, stat.st_atime_nsec) = seconds(attr.atime);
-    (stat.st_mtime, stat.st_mtime_nsec) = seconds(attr.mtime);
-    (stat.st_ctime, stat.st_ctime_nsec) = seconds(attr.ctime);
+    stat.st_blocks = found.blocks() as i64;
+    let [atime, mtime, ctime] = found.times();
+    (stat.st_atime, stat.st_atime_nsec) = (atime.0, atime.1.into());
+    (stat.st_mtime, stat.st_mtime_nsec) = (mtime.0, mtime.1.into());
+    (stat.st_ctime, stat.st_ctime_nsec) = (ctime.0, ctime.1.into());
     stat
 }
 
-type PoolHandle = *const Arc<Pool>;
-type FileHandle = *const File;
+type PoolHandle = *const Pool;
+type FileHandle = *const OpenFile;
 
-export! {
-    fn ks_open_pool (path: *const c_char) -> *mut Arc<Pool> {
+export_versioned! {
+    fn ks_open_pool (at: *const c_char) -> *mut Pool {
         handle(call(|| {
-            use std::os::unix::ffi::OsStrExt as _;
-            let path = Path::new(std::ffi::OsStr::from_bytes(memory::string(path)?));
-            let fs = engine::open(path).map_err(|err| {
-                crate::start::debug(format_args!("{}: {err}", path.display()));
-                why_not_open(err.as_ref())
+            let at = path(at)?;
+            let fs = engine::open(at).map_err(|err| {
+                crate::start::debug(format_args!("{}: {err}", at.display()));
+                library::errno_of(err.as_ref())
             })?;
-            if fs.backed().is_some() {
-                crate::start::debug(format_args!("{}: files of caches are opened by their paths", path.display()));
-                return Err(Errno::OPNOTSUPP);
-            }
-            Ok(Arc::new(Pool { fs }))
+            Ok(Pool::over(fs).inspect_err(|_| {
+                let why = "files of caches are opened by their paths";
+                crate::start::debug(format_args!("{}: {why}", at.display()));
+            })?)
         }))
     }
 
-    fn ks_close_pool (pool: *mut Arc<Pool>) -> c_int {
+    fn ks_make_pool (at: *const c_char, size: off_t, layout: *const c_char) -> c_int {
         call_c(|| {
-            let pool = Box::from_raw(pool);
-            let synced = pool.fs.sync();
-            drop(pool);
-            synced
+            let mut new = NewPool::new(number(size)?);
+            if !layout.is_null() {
+                new = new.layout(str::from_utf8(memory::string(layout)?).map_err(|_| Errno::INVAL)?);
+            }
+            Ok(new.format(path(at)?).map_err(|err| {
+                crate::start::debug(format_args!("{err}"));
+                Errno::from_raw_os_error(err.errno())
+            })?)
         })
     }
 
-    fn ks_open (pool: PoolHandle, path: *const c_char, flags: c_int, mode: mode_t) -> *mut File {
-        handle(call(|| (*pool).open(memory::string(path)?, flags, mode)))
+    fn ks_close_pool (pool: *mut Pool) -> c_int {
+        call_c(|| Box::from_raw(pool).close())
     }
 
-    fn ks_close (file: *mut File) -> c_int {
+    fn ks_open (pool: PoolHandle, at: *const c_char, flags: c_int, mode: mode_t) -> *mut OpenFile {
+        handle(call(|| {
+            let file = options(flags, mode).open(&*pool, path(at)?)?;
+            Ok(OpenFile { file, maps: Mutex::default() })
+        }))
+    }
+
+    fn ks_close (file: *mut OpenFile) -> c_int {
         call_c(|| {
             drop(Box::from_raw(file));
             Ok(())
@@ -230,51 +145,93 @@ export! {
     }
 
     fn ks_pread (file: FileHandle, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t {
-        call_c(|| (*file).read_at(memory::writable(buf, count)?, offset))
+        call_c(|| (*file).file.read_at(memory::writable(buf, count)?, number(offset)?))
     }
 
     fn ks_pwrite (
         file: FileHandle, data: *const c_void, count: size_t, offset: off_t
     ) -> ssize_t {
-        call_c(|| (*file).write_at(memory::readable(data, count)?, offset))
+        call_c(|| {
+            let data = memory::readable(data, count)?;
+            (*file).file.write_at(data, number(offset)?)?;
+            Ok(data.len())
+        })
     }
 
     fn ks_get_read_buf (
         file: FileHandle, count: size_t, offset: off_t, buf: *mut *const c_void
     ) -> ssize_t {
-        let file = &*file;
+        let file = &(*file).file;
         call_c(|| {
-            file.reads()?;
-            let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
             let place = memory::place(buf)?;
-            let (at, len) = file.lent.read(&*file.pool.fs, file.ino, offset, count)?;
-            *place = Unaligned(at as *const c_void);
+            let map = file.map_some(number(offset)?, count)?;
+            *place = Unaligned(map.as_ptr().cast());
+            let len = map.len();
+            std::mem::forget(map);
             Ok(len)
         })
     }
 
     fn ks_put_read_buf (file: FileHandle) -> c_int {
-        let file = &*file;
-        call_c(|| file.lent.end_read(&*file.pool.fs, file.ino))
+        call_c(|| (*file).file.end_map())
     }
 
     fn ks_get_write_buf (
         file: FileHandle, count: size_t, offset: off_t, buf: *mut *mut c_void
     ) -> ssize_t {
-        let file = &*file;
+        let file = &(*file).file;
         call_c(|| {
-            file.writes()?;
-            let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
             let place = memory::place(buf)?;
-            let (at, len) = file.lent.write(&*file.pool.fs, file.ino, offset, count)?;
-            *place = Unaligned(at as *mut c_void);
+            let mut map = file.map_mut_some(number(offset)?, count)?;
+            *place = Unaligned(map.as_mut_ptr().cast());
+            let len = map.len();
+            std::mem::forget(map);
             Ok(len)
         })
     }
 
     fn ks_put_write_buf (file: FileHandle, buf: *const c_void) -> c_int {
+        call_c(|| (*file).file.end_map_mut(buf.addr()))
+    }
+
+    fn ks_map (file: FileHandle, len: size_t, prot: c_int, offset: off_t) -> *mut c_void {
         let file = &*file;
-        call_c(|| file.lent.end_write(&*file.pool.fs, file.ino, buf.addr()))
+        let mapped = call(|| {
+            let offset = number(offset)?;
+            let stores = match prot {
+                libc::PROT_READ => false,
+                _ if prot == libc::PROT_READ | libc::PROT_WRITE => true,
+                _ => return Err(Errno::INVAL.into()),
+            };
+            let mut maps = file.maps.lock().map_err(|_| Errno::IO)?;
+            let addr = if stores {
+                let mut map = file.file.map_mut(offset, len)?;
+                let addr = map.as_mut_ptr();
+                std::mem::forget(map);
+                addr
+            } else {
+                let map = file.file.map(offset, len)?;
+                let addr = map.as_ptr().cast_mut();
+                std::mem::forget(map);
+                addr
+            };
+            maps.push(Mapped { addr: addr.addr(), stores });
+            Ok(addr.cast())
+        });
+        mapped.unwrap_or_else(|err| {
+            fail::<()>(err);
+            std::ptr::null_mut()
+        })
+    }
+
+    fn ks_unmap (file: FileHandle, addr: *const c_void) -> c_int {
+        let file = &*file;
+        call_c(|| {
+            let mut maps = file.maps.lock().map_err(|_| Errno::IO)?;
+            let found = maps.iter().position(|map| map.addr == addr.addr()).ok_or(Errno::INVAL)?;
+            let Mapped { addr, stores } = maps.swap_remove(found);
+            if stores { file.file.end_map_mut(addr) } else { file.file.end_map() }
+        })
     }
 
     fn ks_fd_get_read_buf (
@@ -282,139 +239,54 @@ export! {
     ) -> ssize_t {
         call_c(|| {
             let direct = direct().ok_or(Errno::NOTSUP)?;
-            let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
             let place = memory::place(buf)?;
-            let (bytes, len) = direct.get_read_buf(fd, count, offset)?;
+            let (bytes, len) = direct.get_read_buf(fd, count, number(offset)?)?;
             *place = Unaligned(bytes.cast());
             Ok(len)
         })
     }
 
     fn ks_fd_put_read_buf (buf: *const c_void) -> c_int {
-        call_c(|| direct().ok_or(Errno::INVAL)?.put_read_buf(buf.cast()))
+        call_c(|| Ok(direct().ok_or(Errno::INVAL)?.put_read_buf(buf.cast())?))
     }
 
     fn ks_read (file: FileHandle, buf: *mut c_void, count: size_t) -> ssize_t {
-        let file = &*file;
-        call_c(|| {
-            let buf = memory::writable(buf, count)?;
-            file.move_by(|offset| file.read_at(buf, *offset as off_t))
-        })
+        call_c(|| (&(*file).file).read(memory::writable(buf, count)?))
     }
 
     fn ks_write (file: FileHandle, data: *const c_void, count: size_t) -> ssize_t {
-        let file = &*file;
-        call_c(|| {
-            let data = memory::readable(data, count)?;
-            file.move_by(|offset| {
-                if file.flags & libc::O_APPEND == 0 {
-                    return file.write_at(data, *offset as off_t);
-                }
-                file.writes()?;
-                *offset = file.pool.fs.append(file.ino, data)?;
-                Ok(data.len())
-            })
-        })
+        call_c(|| (&(*file).file).write(memory::readable(data, count)?))
     }
 
     fn ks_lseek (file: FileHandle, offset: off_t, whence: c_int) -> off_t {
-        let file = &*file;
         call_c(|| {
-            let mut place = file.offset.lock().map_err(|_| Errno::IO)?;
-            let base = match whence {
-                libc::SEEK_SET => 0,
-                libc::SEEK_CUR => *place as off_t,
-                libc::SEEK_END => file.pool.fs.getattr(file.ino)?.size as off_t,
-                _ => return Err(Errno::INVAL),
+            let to = match whence {
+                libc::SEEK_SET => SeekFrom::Start(number(offset)?),
+                libc::SEEK_CUR => SeekFrom::Current(offset),
+                libc::SEEK_END => SeekFrom::End(offset),
+                _ => return Err(Errno::INVAL.into()),
             };
-            let new = base.checked_add(offset).ok_or(Errno::OVERFLOW)?;
-            *place = u64::try_from(new).map_err(|_| Errno::INVAL)?;
-            Ok(new)
+            Ok((&(*file).file).seek(to)? as off_t)
         })
     }
 
     fn ks_ftruncate (file: FileHandle, len: off_t) -> c_int {
-        let file = &*file;
-        call_c(|| {
-            file.writes()?;
-            let size = Some(u64::try_from(len).map_err(|_| Errno::INVAL)?);
-            let set = SetAttr { size, ..SetAttr::default() };
-            file.pool.fs.setattr(&Pool::caller(), file.ino, &set).map(drop)
-        })
+        call_c(|| (*file).file.set_len(number(len)?))
     }
 
     fn ks_fallocate (file: FileHandle, mode: c_int, offset: off_t, len: off_t) -> c_int {
-        let file = &*file;
         call_c(|| {
-            file.writes()?;
-            let mode = posix::fallocate_mode(mode)?;
-            let number = |n: off_t| u64::try_from(n).map_err(|_| Errno::INVAL);
-            file.pool.fs.fallocate(file.ino, mode, number(offset)?, number(len)?)
+            let (start, len) = (number(offset)?, number(len)?);
+            let end = start.checked_add(len).ok_or(Errno::FBIG)?;
+            (*file).file.fallocate(posix::fallocate_mode(mode)?, start..end)
         })
     }
 
     fn ks_fsync (file: FileHandle) -> c_int {
-        let file = &*file;
-        call_c(|| file.pool.fs.fsync(file.ino))
+        call_c(|| (*file).file.sync_all())
     }
 
     fn ks_fstat (file: FileHandle, buf: *mut libc::stat) -> c_int {
-        let file = &*file;
-        call_c(|| {
-            memory::store(buf, to_stat(&file.pool.fs.getattr(file.ino)?))
-        })
-    }
-
-    fn ks_stat (pool: PoolHandle, path: *const c_char, buf: *mut libc::stat) -> c_int {
-        call_c(|| {
-            memory::store(buf, to_stat(&(*pool).attributes(memory::string(path)?)?))
-        })
-    }
-
-    fn ks_mkdir (pool: PoolHandle, path: *const c_char, mode: mode_t) -> c_int {
-        call_c(|| {
-            (*pool).at(memory::string(path)?, |fs, dir, name| {
-                let node = NewNode { kind: NewKind::Dir, mode: mode & 0o7777, umask: 0 };
-                let made = fs.create(&Pool::caller(), dir, name, &node)?;
-                fs.forget(made.ino, 1);
-                Ok(())
-            })
-        })
-    }
-
-    fn ks_unlink (pool: PoolHandle, path: *const c_char) -> c_int {
-        call_c(|| (*pool).at(memory::string(path)?, |fs, dir, name| fs.unlink(dir, name)))
-    }
-
-    fn ks_rmdir (pool: PoolHandle, path: *const c_char) -> c_int {
-        call_c(|| (*pool).at(memory::string(path)?, |fs, dir, name| fs.rmdir(dir, name)))
-    }
-
-    fn ks_rename (pool: PoolHandle, from: *const c_char, to: *const c_char) -> c_int {
-        let pool = &*pool;
-        call_c(|| {
-            let (from, to) = (memory::string(from)?, memory::string(to)?);
-            pool.at(from, |fs, from_dir, from_name| {
-                pool.at(to, |_, to_dir, to_name| {
-                    fs.rename((from_dir, from_name), (to_dir, to_name), RenameFlags::empty())
-                })
-            })
-        })
-    }
-
-    fn ks_clone (pool: PoolHandle, from: *const c_char, to: *const c_char) -> c_int {
-        let pool = &*pool;
-        call_c(|| {
-            let (from, to) = (memory::string(from)?, memory::string(to)?);
-            let unique = vfs::unique_number();
-            pool.at(from, |fs, from_dir, from_name| {
-                let source = fs.lookup(from_dir, from_name)?;
-                let made = pool.at(to, |fs, to_dir, to_name| {
-                    vfs::clone_tree(fs, source.ino, (to_dir, to_name), unique, &mut |_| true)
-                });
-                fs.forget(source.ino, 1);
-                made.map(drop)
-            })
-        })
+        call_c(|| Ok(memory::store(buf, to_stat(&(*file).file.metadata()?))?))
     }
 }

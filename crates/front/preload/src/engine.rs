@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use ::mounts::PoolMount;
 use ::pool::{Engine, MountOptions};
-use pmem::Medium as _;
-use posix::{AttachedPool, Errno, Fork, MountSpec, PoolFile};
+use posix::{AttachedPool, Errno, Fork, MountSpec};
 use rustix::thread::{Timespec, nanosleep};
 use vfs::FileSystem;
 
@@ -74,7 +73,8 @@ fn reason(err: &(dyn std::error::Error + 'static)) -> Reason {
 /// exclusive`).
 fn attach(pool: &Path, (dir, device): (&[u8], u64)) -> Result<AttachedPool, Refused> {
     let (engine, hidden) = join(pool, device)?;
-    let file = pool_file(&*engine, hidden);
+    let is_mapped = engine.region().descriptor().is_some();
+    let file = hidden.filter(|_| is_mapped).map(|fd| library::pool_file(&*engine, fd));
     let fs = if engine.backed().is_some() { served(&engine, dir)? } else { engine.clone() };
     Ok(AttachedPool { on_fork: on_fork(&engine), events: engine, fs, file })
 }
@@ -153,15 +153,6 @@ fn join(pool: &Path, device: u64) -> Result<(Arc<dyn Engine>, Option<RawFd>), Re
     fork::attached();
     calls::locking::unlock_ours();
     Ok((fs, hidden.first().copied()))
-}
-
-/// Describes the file of the pool, to be mapped by this descriptor, the first that the engine
-/// keeps.
-pub fn pool_file(fs: &dyn Engine, fd: Option<RawFd>) -> Option<PoolFile> {
-    let region = fs.region();
-    region.descriptor()?;
-    let is_persistent = region.domain().is_persistent();
-    Some(PoolFile { fd: fd?, flags: region.map_flags(), is_persistent })
 }
 
 /// Opens a pool that other processes use, too.

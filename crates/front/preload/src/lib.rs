@@ -55,7 +55,6 @@ mod exit;
 mod fork;
 mod guard;
 mod inherited;
-mod lent;
 mod memory;
 mod mounts;
 mod needs;

@@ -19,7 +19,7 @@ use crate::{cancel, direct, guard, inherited, memory, stats};
 macro_rules! export {
     ($(fn $name:ident $(| $alias:ident)* ($($arguments:tt)*) -> $result:ty $body:block)*) => {
         $(
-            export!(@function $name ($($arguments)*) -> $result $body);
+            export!(@function {#[unsafe(no_mangle)]} $name ($($arguments)*) -> $result $body);
             export!(@aliases [$($alias)*] $name ($($arguments)*) -> $result);
         )*
     };
@@ -28,12 +28,13 @@ macro_rules! export {
         export!(@alias $alias $name $arguments -> $result);
         export!(@aliases [$($others)*] $name $arguments -> $result);
     };
-    (@function $name:ident ($($argument:ident : $type:ty),* $(,)?) -> $result:ty $body:block) => {
-        #[doc = concat!("`", stringify!($name), "` of libc.")]
+    (@function {$($attributes:tt)*} $name:ident ($($argument:ident : $type:ty),* $(,)?)
+        -> $result:ty $body:block) => {
+        #[doc = concat!("`", stringify!($name), "` for programs.")]
         ///
         /// # Safety
-        /// As libc's.
-        #[unsafe(no_mangle)]
+        /// As the manual page, or the header, demands.
+        $($attributes)*
         #[allow(clippy::undocumented_unsafe_blocks, clippy::diverging_sub_expression)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             // Not inlined: cancellation at any instruction (`cancel`, cancel-X1) needs a frame that
@@ -62,6 +63,26 @@ macro_rules! export {
             // SAFETY: the same function.
             unsafe { $name($($argument),*) }
         }
+    };
+}
+
+/// As [`export!`], for functions of the C interface, whose symbols have a version.
+///
+/// The linker gives a version only to symbols that the compiler does not list itself (it lists all
+/// that are `no_mangle`, as without a version). So the symbol is a jump to the function, and
+/// `libkeepstone.map` lists it.
+macro_rules! export_versioned {
+    ($(fn $name:ident ($($arguments:tt)*) -> $result:ty $body:block)*) => {
+        $(
+            export!(@function {} $name ($($arguments)*) -> $result $body);
+            std::arch::global_asm!(
+                concat!(".globl ", stringify!($name)),
+                concat!(".type ", stringify!($name), ", @function"),
+                concat!(stringify!($name), ": jmp {}"),
+                concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
+                sym $name,
+            );
+        )*
     };
 }
 

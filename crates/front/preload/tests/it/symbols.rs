@@ -31,6 +31,33 @@ fn exports(object: &Path) -> BTreeSet<String> {
     names.collect()
 }
 
+/// Returns the functions that the header of the C interface declares.
+fn declared() -> BTreeSet<String> {
+    let header = include_str!("../../../../../include/keepstone.h");
+    let code = header.split("*/").filter_map(|part| part.split("/*").next());
+    let words =
+        code.flat_map(|code| code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '('));
+    let names = words.filter_map(|word| word.split_once('(').map(|(name, _)| name.to_owned()));
+    names.filter(|name| name.starts_with("ks_")).collect()
+}
+
+/// A program that is linked with this library must find the same functions in a later one.
+#[test]
+fn functions_of_the_c_interface_have_versions() {
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let names = text.lines().filter_map(|line| line.split_whitespace().next_back());
+    let mut found = BTreeSet::new();
+    for name in names.filter(|name| name.starts_with("ks_")) {
+        let (name, version) = name.split_once("@@").unwrap_or_else(|| panic!("{name}"));
+        assert!(version.starts_with("KEEPSTONE_"), "{name}@@{version}");
+        found.insert(name.to_owned());
+    }
+    assert_eq!(found, declared());
+    assert!(found.len() > 40);
+}
+
 /// Each further object would be loaded into every program that is started.
 #[test]
 fn the_library_needs_libc_only() {

@@ -155,6 +155,13 @@ fn the_c_interface_has_names_and_attributes() {
 }
 
 #[test]
+fn the_c_interface_maps_files_and_makes_pools() {
+    for layout in ["bpfs", "scmfs"] {
+        uses_the_c_interface(&Sandbox::formatted_as(layout), "mapping");
+    }
+}
+
+#[test]
 fn the_c_interface_lends_any_range_as_one() {
     let mut sandbox = Sandbox::empty();
     sandbox.ok(["mkfs", sandbox.pool_str(), "--size", "64M", "--layout", "scmfs"]);

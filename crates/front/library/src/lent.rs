@@ -1,4 +1,4 @@
-//! Memory of the pool that the C interface lends: any range of a file as one slice.
+//! Memory of the pool that is lent to the program: any range of a file as one slice.
 //!
 //! A contiguous range is lent in the pool's own mapping. Otherwise its blocks are mapped behind
 //! each other in a *window* ([`vfs::Mappings::map_range`]). A window for reading stays for later
@@ -7,14 +7,13 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::Mutex;
 
-use ::pool::Engine;
-use posix::{Errno, PoolFile};
-use vfs::Ino;
-
-use crate::engine::pool_file;
+use pmem::Medium as _;
+use pool::Engine;
+use posix::PoolFile;
+use vfs::{Errno, Ino};
 
 type Result<T> = std::result::Result<T, Errno>;
 
@@ -70,8 +69,15 @@ impl Window {
 }
 
 fn file_of(fs: &dyn Engine) -> Result<PoolFile> {
-    let fd = fs.region().descriptor().map(|fd| fd.as_raw_fd());
-    pool_file(fs, fd).ok_or(Errno::OPNOTSUPP)
+    let fd = fs.region().descriptor().ok_or(Errno::OPNOTSUPP)?;
+    Ok(pool_file(fs, fd.as_raw_fd()))
+}
+
+/// Describes the file of a pool, to be mapped by this descriptor.
+pub fn pool_file(fs: &dyn Engine, fd: RawFd) -> PoolFile {
+    let region = fs.region();
+    let is_persistent = region.domain().is_persistent();
+    PoolFile { fd, flags: region.map_flags(), is_persistent }
 }
 
 /// The memory that is lent of one file.
@@ -169,6 +175,7 @@ impl Lent {
     /// Ends all loans of a file that is closed.
     pub fn close(&mut self, fs: &dyn Engine, ino: Ino) {
         let Ok(state) = self.0.get_mut() else { return };
+        (0..std::mem::take(&mut state.readers)).for_each(|_| fs.put_read_buf());
         let windows = state.window.take().into_iter().chain(state.former.drain(..));
         windows.for_each(|window| window.end(fs, ino));
         for Write { window, range } in state.writes.drain(..) {
