@@ -14,6 +14,7 @@ use os::caller;
 use pmem::{Domain, Lock, Medium, PmOff, Region};
 use pool::{
     DurabilityMode, Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf,
+    Snapshots,
 };
 use std::io;
 use std::ops::{Deref, Range};
@@ -173,6 +174,27 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     /// Implements [`FileSystem::clone_range`].
     fn clone_range(&self, _from: (Ino, u64), _to: (Ino, u64), _len: u64) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`Engine::snapshots`].
+    fn snapshots(&self, _held: bool) -> Result<Snapshots> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`Engine::create_snapshot`], while no other thread is inside an operation.
+    fn create_snapshot(&self, _name: &str) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`Engine::delete_snapshot`].
+    fn delete_snapshot(&self, _name: &str) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Makes the state of a pool that no other process uses the one of a snapshot. The derived
+    /// state is wrong afterwards.
+    fn roll_back(&self, _name: &str) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
 
@@ -427,6 +449,30 @@ impl<F: Files> Pool<F> {
             Durability::OnReturn => self.files.op(|_| self.files.write_back_all()),
             _ => Ok(()),
         }
+    }
+
+    /// As [`Engine::snapshots`].
+    ///
+    /// # Errors
+    /// Those of [`Engine::snapshots`].
+    pub fn snapshots(&self, held: bool) -> Result<Snapshots> {
+        self.files.op(|_| self.files.snapshots(held))
+    }
+
+    /// As [`Engine::create_snapshot`].
+    ///
+    /// # Errors
+    /// Those of [`Engine::create_snapshot`].
+    pub fn create_snapshot(&self, name: &str) -> Result<()> {
+        self.files.alone(|| self.files.create_snapshot(name))
+    }
+
+    /// As [`Engine::delete_snapshot`], of a snapshot that is not mounted.
+    ///
+    /// # Errors
+    /// Those of [`Engine::delete_snapshot`].
+    pub fn delete_snapshot(&self, name: &str) -> Result<()> {
+        self.files.op(|_| self.files.delete_snapshot(name))
     }
 
     /// Returns the findings of the mount.
@@ -702,6 +748,18 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
 
     fn trim(&self) -> Result<()> {
         Self::trim(self, Trim::All)
+    }
+
+    fn snapshots(&self, held: bool) -> Result<Snapshots> {
+        Self::snapshots(self, held)
+    }
+
+    fn create_snapshot(&self, name: &str) -> Result<()> {
+        Self::create_snapshot(self, name)
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        Self::delete_snapshot(self, name)
     }
 
     fn put_read_buf(&self) {
