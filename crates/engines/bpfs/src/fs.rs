@@ -98,6 +98,10 @@ impl<M: Medium> namespace::Files for Files<M> {
         Ok(())
     }
 
+    fn is_snapshot(&self) -> bool {
+        self.snapshot.get().is_some()
+    }
+
     fn refuse_changes(&self) {
         self.read_only.store(true, Relaxed);
     }

@@ -189,7 +189,7 @@ impl<M: Medium> Store<M> {
         for entry in snapshots::entries(&self.medium) {
             let name = entry.name();
             let object = || format!("snapshot {:?} at {:#x}", name, entry.root_at);
-            let mut sound = entry.check(self.bytes);
+            let mut sound = entry.check(self.medium.load_u64(INODE_SIZE).min(self.bytes));
             if sound.is_ok() && !names.insert(name.to_owned()) {
                 sound = Err("another one has its name".to_owned());
             }

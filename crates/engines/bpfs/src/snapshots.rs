@@ -17,7 +17,7 @@
 //! |---|---|---|---:|
 //! | create | inodes, directories, attributes; the entry | the root word of the entry | 2 |
 //! | delete | – | the root word of the entry := 0 | 1 |
-//! | roll back | a longer inode file; inodes, directories, attributes | the root of the inode file | 2 |
+//! | roll back | inodes, directories, attributes | the root of the inode file | 2 |
 //!
 //! The first snapshot of a pool takes two fences more, and one more if no blocks are shared yet.
 
@@ -328,13 +328,14 @@ impl<M: Medium> Store<M> {
     fn free_snapshot(&self, entry: &Entry) -> Result<()> {
         let mut freed = Vec::with_capacity(BATCH);
         self.visit_snapshot(entry, &mut |node| {
-            self.drop_blocks(node, &mut |block| {
+            let mut free = |block| {
                 freed.push(block);
                 if freed.len() == BATCH {
                     self.v.release(&freed);
                     freed.clear();
                 }
-            })
+            };
+            self.drop_blocks(node, &mut free)
         })?;
         self.v.release(&freed);
         Ok(())
@@ -445,11 +446,11 @@ impl<M: Medium> Files<M> {
     pub fn roll_back(&self, name: &str) -> Result<()> {
         self.check_may_change(name)?;
         let entry = self.find_snapshot(name)?;
-        // One word commits: the size stays.
-        while self.v.inode_slots() < entry.inodes() {
-            self.grow_inodes()?;
-        }
+        // One word commits: the size stays. An inode file never gets shorter.
         let inodes = self.v.inode_slots();
+        if entry.inodes() > inodes {
+            return Err(Errno::UCLEAN);
+        }
         let source = |number| self.inode_of(&entry, number);
         self.transact(self.blocks_to_copy(inodes, &source)?, 0, |txn| {
             let root = self.copy_inodes(txn, inodes, &source)?;

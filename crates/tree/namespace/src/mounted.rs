@@ -82,6 +82,17 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     fn statfs(&self) -> StatFs {
         let tables = self.tables();
         let (inodes, free) = tables.inode_counts();
+        if self.is_snapshot() {
+            let (blocks, inodes) = (self.blocks_used(), inodes - free);
+            return StatFs {
+                block_size: BLOCK as u32,
+                blocks,
+                blocks_free: 0,
+                blocks_available: 0,
+                inodes,
+                inodes_free: 0,
+            };
+        }
         let blocks_free = self.blocks_to_get().saturating_sub(Self::KEPT_BLOCKS);
         let slots_free = tables.inode_slots().saturating_sub(inodes - free);
         let inodes_free =
@@ -104,6 +115,11 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// [`Error::Unusable`], [`Error::Damaged`]: the pool cannot be used so, or by this engine.
     fn begin_use(&self, _o: &MountOptions, _is_joined: bool) -> std::result::Result<(), Error> {
         Ok(())
+    }
+
+    /// Returns whether a snapshot is mounted.
+    fn is_snapshot(&self) -> bool {
+        false
     }
 
     /// Refuses all further changes, in this process.
@@ -759,7 +775,13 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
     }
 
     fn delete_snapshot(&self, name: &str) -> Result<()> {
-        Self::delete_snapshot(self, name)
+        let (region, part) = (self.files.medium().0, pool::snapshot_part(name));
+        if !region.lock_part(part.clone(), Lock::Exclusive).map_err(|_| Errno::IO)? {
+            return Err(Errno::BUSY);
+        }
+        let deleted = Self::delete_snapshot(self, name);
+        let _ = region.lock_part(part, Lock::None);
+        deleted
     }
 
     fn put_read_buf(&self) {

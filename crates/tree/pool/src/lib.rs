@@ -24,4 +24,6 @@ pub use options::{
 pub use prealloc::Prealloc;
 pub use report::{CheckReport, FreeSpace, MountReport, PoolInfo, label};
 pub use shared::{handle_fault, is_mapped, place, remove_abandoned};
-pub use snapshots::{SNAPSHOT_NAME_MAX, Snapshot, Snapshots, check_snapshot_name};
+pub use snapshots::{
+    ALL_SNAPSHOTS, SNAPSHOT_NAME_MAX, Snapshot, Snapshots, check_snapshot_name, snapshot_part,
+};

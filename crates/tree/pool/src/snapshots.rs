@@ -1,6 +1,7 @@
 //! Snapshots: read-only states of a pool that it keeps.
 
 use serde::Serialize;
+use std::ops::Range;
 
 /// Longest name of a snapshot, in bytes.
 pub const SNAPSHOT_NAME_MAX: usize = 64;
@@ -42,6 +43,18 @@ pub fn check_snapshot_name(name: &str) -> Result<(), &'static str> {
         _ => Ok(()),
     }
 }
+
+/// Returns the part of a region that a process locks while it relies on a snapshot of this name
+/// ([`pmem::Region::lock_part`]). Two names may have the same.
+pub fn snapshot_part(name: &str) -> Range<u32> {
+    let hash =
+        name.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x100_0193));
+    let byte = hash % ALL_SNAPSHOTS.end;
+    byte..byte + 1
+}
+
+/// The parts of all snapshots.
+pub const ALL_SNAPSHOTS: Range<u32> = 0..1 << 31;
 
 #[cfg(test)]
 mod tests {
