@@ -5,6 +5,8 @@
 //! - Among the others, locks on a range far beyond any data (`F_OFD_SETLK`) separate writers from
 //!   readers. Each process that attaches locks one byte of [`SIDES`] for writing. A process that
 //!   only reads, and must not see stores, locks the whole range for reading.
+//! - A process that relies on a part of the region, and on nothing else, takes none of these. It
+//!   locks bytes of [`PARTS`] that stand for the part.
 
 #![allow(unsafe_code)]
 
@@ -19,6 +21,8 @@ use std::path::Path;
 /// The range of bytes that are locked, and never read or written: above the end of the largest
 /// file.
 const SIDES: Range<i64> = 1 << 62..(1 << 62) + (1 << 40);
+/// The range of bytes that stand for parts of a region ([`crate::Region::lock_part`]).
+const PARTS: Range<i64> = SIDES.end..SIDES.end + (1 << 32);
 /// The distance of two bytes that a process tries. It exceeds the largest process number, so that
 /// processes try different bytes.
 const STRIDE: i64 = 1 << 23;
@@ -51,6 +55,21 @@ pub(crate) fn take(path: &Path, fd: &OwnedFd, lock: Lock, access: Access) -> Res
         Errno::WOULDBLOCK | Errno::ACCESS => Error::InUse(path.to_owned()),
         e => Error::io(path, "lock the file", e),
     })
+}
+
+/// Locks bytes of [`PARTS`], or unlocks them. `false` if another process has a lock that excludes
+/// this one.
+pub(crate) fn lock_part(fd: &OwnedFd, part: Range<u32>, lock: Lock) -> Result<bool, Errno> {
+    let kind = match lock {
+        Lock::Exclusive => libc::F_WRLCK,
+        Lock::Shared => libc::F_RDLCK,
+        Lock::None => libc::F_UNLCK,
+    };
+    let bytes = PARTS.start + i64::from(part.start)..PARTS.start + i64::from(part.end);
+    match control(fd, libc::F_OFD_SETLK, &mut range(kind, bytes)) {
+        Err(Errno::WOULDBLOCK | Errno::ACCESS) => Ok(false),
+        taken => taken.map(|()| true),
+    }
 }
 
 /// Locks for reading: keeps processes out that attach.

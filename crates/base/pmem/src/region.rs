@@ -29,6 +29,7 @@ use crate::flush::{FlushInstruction, LINE, flush_lines, lines, prefetch, store_f
 use crate::holes;
 use crate::host::{FsType, writable_fs};
 use crate::line::{self, Line};
+use crate::lock;
 use crate::lost::RegionWatch;
 use crate::mapping::Mapping;
 use crate::medium::{Fenced, Medium};
@@ -181,6 +182,19 @@ impl Region {
     /// Returns the path at which the region was opened, for messages.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Takes or gives back a lock on a part of the region, whose numbers the callers agree on. It
+    /// ends with the region, and has nothing to do with the region's own [`Lock`]. Returns `false`
+    /// if another process has a lock that excludes this one.
+    ///
+    /// # Errors
+    /// Those of `fcntl(2)`.
+    pub fn lock_part(&self, part: Range<u32>, lock: Lock) -> io::Result<bool> {
+        match &self.file {
+            Some(file) => Ok(lock::lock_part(file, part, lock)?),
+            None => Ok(true),
+        }
     }
 
     /// Returns the descriptor that the region keeps open; `None` for anonymous memory.

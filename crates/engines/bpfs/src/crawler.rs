@@ -464,7 +464,7 @@ impl<M: Medium> Trees<M> {
     }
 
     /// Writes the pointers to a new block; without any pointer, makes a hole. Not durable yet.
-    fn shadow_pointers(&self, txn: &mut Txn<'_>, pointers: &Pointers) -> CrawlChange {
+    pub fn shadow_pointers(&self, txn: &mut Txn<'_>, pointers: &Pointers) -> CrawlChange {
         if pointers.iter().all(|p| p.is_null()) {
             return CrawlChange::Shadow(None);
         }

@@ -10,13 +10,14 @@ use crate::volatile::VolatilePlan;
 use arena::Layout;
 use namespace::{Core, Format, Memory, Storage as _};
 use pmem::{Medium, Pm, PmOff};
-use pool::{DurabilityMode, Error, MountOptions};
+use pool::{DurabilityMode, Error, MountOptions, Snapshots};
 use std::ops::{Deref, Range};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use vfs::{Durability, Fallocate, Ino, Limits, LoadedObject, Result, Seek};
+use vfs::{Durability, Errno, Fallocate, Ino, Limits, LoadedObject, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = 26 << 1;
+pub const STATE_FORMAT: u64 = 27 << 1;
 
 /// The operations on contents. Each may use the store and the other operations.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -28,6 +29,25 @@ impl<M> Deref for Files<M> {
     #[inline]
     fn deref(&self) -> &Core<Store<M>> {
         &self.0
+    }
+}
+
+impl<M: Medium> Files<M> {
+    /// Begins to use a snapshot. Interrupted operations of the pool do not concern it.
+    fn begin_use_of_snapshot(
+        &self,
+        name: &str,
+        o: &MountOptions,
+    ) -> std::result::Result<(), Error> {
+        if !o.read_only {
+            return Err(Error::Unusable("a snapshot can be mounted only to be read".to_owned()));
+        }
+        let entry = self.find_snapshot(name).map_err(|e| match e {
+            Errno::NOENT => Error::Unusable(format!("it has no snapshot `{name}`")),
+            _ => Error::Unusable(format!("the entry of its snapshot `{name}` is damaged")),
+        })?;
+        let _ = self.snapshot.set(entry);
+        Ok(())
     }
 }
 
@@ -59,6 +79,7 @@ impl<M: Medium> namespace::Files for Files<M> {
             read_only: AtomicBool::new(o.read_only),
             clock: o.clock,
             shared_scan: SharedScan::default(),
+            snapshot: OnceLock::new(),
         }))
     }
 
@@ -68,10 +89,17 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     /// Finishes interrupted operations before anything is read.
     fn begin_use(&self, o: &MountOptions, _is_joined: bool) -> std::result::Result<(), Error> {
+        if let Some(name) = &o.snapshot {
+            return self.begin_use_of_snapshot(name, o);
+        }
         if o.read_only && !redo::pending(&self.medium, self.bytes).is_empty() {
             return Err(namespace::interrupted());
         }
         Ok(())
+    }
+
+    fn is_snapshot(&self) -> bool {
+        self.snapshot.get().is_some()
     }
 
     fn refuse_changes(&self) {
@@ -140,6 +168,22 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn clone_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<()> {
         Self::clone_range(self, from, to, len)
+    }
+
+    fn snapshots(&self, held: bool) -> Result<Snapshots> {
+        Self::snapshots(self, held)
+    }
+
+    fn create_snapshot(&self, name: &str) -> Result<()> {
+        Self::create_snapshot(self, name)
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        Self::delete_snapshot(self, name)
+    }
+
+    fn roll_back(&self, name: &str) -> Result<()> {
+        Self::roll_back(self, name)
     }
 
     fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {

@@ -73,6 +73,43 @@ pub mod records {
     pub const BLOCKS: u64 = COUNT * BYTES / BLOCK;
 }
 
+/// The table of snapshots, behind the superblock in its block.
+pub mod snapshots {
+    use pmem::PmOff;
+    use zerocopy::byteorder::little_endian::U64;
+    use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+    /// The place of the first entry.
+    pub const START: PmOff = PmOff::new(256);
+    /// The number of entries.
+    pub const COUNT: u64 = 40;
+    /// Bytes of an entry.
+    pub const BYTES: u64 = size_of::<SnapshotEntry>() as u64;
+
+    /// An entry of the table.
+    #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+    #[repr(C)]
+    pub struct SnapshotEntry {
+        /// The root pointer of its inode file; 0: the entry is free.
+        pub root: U64,
+        /// The size of its inode file in bytes.
+        pub size: U64,
+        /// Creation, ns since 1970.
+        pub created: U64,
+        /// FNV-1a of all fields, computed with this field zero.
+        pub checksum: U64,
+        /// Its name, padded with zeros.
+        pub name: [u8; pool::SNAPSHOT_NAME_MAX],
+    }
+
+    const _: () = assert!(BYTES == 96 && START.get() + COUNT * BYTES == super::BLOCK);
+
+    /// Returns the place of an entry: of its root word.
+    pub fn place_of(number: u64) -> PmOff {
+        START + number * BYTES
+    }
+}
+
 /// The place of the inodes of a new pool: behind the fixed blocks.
 pub const FIRST_INODES: BlockNo = match BlockNo::new(1 + records::BLOCKS) {
     Some(block) => block,

@@ -22,12 +22,13 @@
 //! - `Store`: `store`, `extent`, `attr`, `xattr`, `scan`: one inode, and what [`namespace`] needs
 //!   from an engine;
 //! - [`namespace::Core`]: the operations on names and attributes;
-//! - [`Files`]: `fs`, `file`, `clone`, `space`, `pin`: the operations on contents;
+//! - [`Files`]: `fs`, `file`, `clone`, `space`, `pin`: the operations on contents; `snapshots`:
+//!   states of the whole pool;
 //! - `lifecycle`: format and check; [`namespace::Pool`] mounts.
 //!
 //! What this crate leaves out: permission checks and descriptors (front ends), the paper's
-//! ordering hardware (§4: epoch barriers in the caches; `memsim` models it), snapshots of a whole
-//! pool.
+//! ordering hardware (§4: epoch barriers in the caches; `memsim` models it), branches that can be
+//! written.
 
 #![forbid(unsafe_code)]
 
@@ -47,6 +48,7 @@ mod parents;
 mod pin;
 mod redo;
 mod scan;
+mod snapshots;
 mod space;
 mod store;
 mod vacate;
@@ -56,7 +58,7 @@ mod zeroed;
 
 pub use blocks::KEEP as KEPT_BLOCKS;
 pub use fs::{Files, STATE_FORMAT};
-pub use lifecycle::{check, format, info, resize};
+pub use lifecycle::{check, format, info, resize, roll_back, snapshots};
 pub use pool::{
     CheckOptions, CheckReport, DurabilityMode, Engine, Error, FormatOptions, MountOptions,
     MountReport, Place, PoolInfo, Problem,

@@ -5,7 +5,7 @@ use crate::layout::*;
 use crate::redo;
 use namespace::Overlay;
 use pmem::{Medium, Pm};
-use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
+use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo, Snapshot};
 
 /// Formats a region, as [`namespace::Format::write`].
 ///
@@ -47,7 +47,33 @@ pub fn check(
 /// Gives a pool that no process uses another size, as [`namespace::resize`].
 ///
 /// # Errors
-/// Those of [`namespace::resize`].
+/// Those of [`namespace::resize`]; [`Error::Unformattable`] if a pool with snapshots is to become
+/// shorter.
 pub fn resize(medium: &impl Medium, bytes: u64) -> Result<u64, Error> {
+    let sb = FORMAT.load(medium)?;
+    let is_shorter = bytes / BLOCK < sb.blocks.get();
+    if is_shorter && !crate::snapshots::entries(&Pm(medium)).is_empty() {
+        let why = "it has snapshots, whose blocks stay where they are; delete them first";
+        return Err(Error::Unformattable(why.to_owned()));
+    }
     namespace::resize::<Files<_>>(medium, bytes)
+}
+
+/// Makes the state of a pool that no process uses the one of a snapshot, as
+/// [`namespace::roll_back`].
+///
+/// # Errors
+/// Those of [`namespace::roll_back`].
+pub fn roll_back(medium: &impl Medium, name: &str) -> Result<(), Error> {
+    namespace::roll_back::<Files<_>>(medium, name)
+}
+
+/// Returns the snapshots of a pool that other processes may use meanwhile, in the order of their
+/// creation.
+///
+/// # Errors
+/// [`Error::NotAPool`], [`Error::Unusable`].
+pub fn snapshots(medium: &impl Medium) -> Result<Vec<Snapshot>, Error> {
+    let sb = FORMAT.load(medium)?;
+    Ok(crate::snapshots::list(&Pm(medium), sb.blocks.get() * BLOCK))
 }

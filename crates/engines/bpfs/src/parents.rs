@@ -286,6 +286,28 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
+    /// Returns the number of blocks that become free if a parent of this subtree is discounted.
+    /// `dropped` has the parents that were discounted so before, of shared blocks.
+    pub fn count_freed(&self, node: Node, dropped: &mut HashMap<BlockNo, u32>) -> Result<u64> {
+        let Some(block) = node.block else { return Ok(0) };
+        let others = self.v.parents_of(block).load(Acquire) & COUNT;
+        if others > 0 {
+            let dropped = dropped.entry(block).or_default();
+            if *dropped < others {
+                *dropped += 1;
+                return Ok(0);
+            }
+        }
+        let mut count = 1;
+        if node.height > 0 {
+            for (i, pointer) in (0..).zip(self.load_pointers(node.block)) {
+                let child = node.child(i, self.check_block(pointer)?);
+                count += self.count_freed(child, dropped)?;
+            }
+        }
+        Ok(count)
+    }
+
     /// Removes a subtree, to which no pointer of its inode leads any more: calls `free` for every
     /// block that becomes free. Returns the number of its blocks. There are at most `most` of them,
     /// which counts down ([`Trees::visit_most`]).

@@ -16,11 +16,12 @@ use crate::extent::{Extent, FileExtent as _};
 use crate::layout::*;
 use crate::parents::{BlockUse, Claim};
 use crate::redo;
+use crate::snapshots::{self, Entry};
 use crate::store::Store;
 use namespace::{MAY_BE_ABSENT, Scan, Storage as _, VInode};
 use pmem::{Medium, PmOff};
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::FileKind;
@@ -54,6 +55,8 @@ struct ScanWalk<'a> {
     sharing: Option<bool>,
     /// The blocks of pointers above the current one, if blocks may have several parents.
     path: BlockPath,
+    /// Whether blocks are counted that another walk claims.
+    counts: bool,
     blocks: u64,
     /// Blocks of data that are not marked clean.
     dirty: u64,
@@ -83,7 +86,8 @@ impl<M: Medium> Store<M> {
         }
         self.medium.flush(PmOff::new(0), BLOCK);
         let object = || "the inode file".to_owned();
-        let size = self.medium.load_u64(INODE_SIZE);
+        let (root_at, size_at) = self.inode_words();
+        let size = self.medium.load_u64(size_at);
         if size == 0 || !size.is_multiple_of(BLOCK) || size > self.bytes {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
@@ -91,7 +95,7 @@ impl<M: Medium> Store<M> {
         let mut walk = self.scan_walk(scan, &object, size, None);
         walk.holes = false;
         let mut next = 0;
-        let sound = self.walk_root(&mut walk, INODE_ROOT, &mut |block, base| {
+        let sound = self.walk_root(&mut walk, root_at, &mut |block, base| {
             self.medium.flush(block.at(0), BLOCK);
             if base == next {
                 self.v.add_leaf(block.at(0), INODE);
@@ -157,9 +161,9 @@ impl<M: Medium> Store<M> {
         size: u64,
         content: Option<FileKind>,
     ) -> ScanWalk<'a> {
-        let is_file = content == Some(FileKind::File);
-        let is_backed = is_file && self.trees.is_backed();
-        let sharing = namespace::may_share(&self.medium).then_some(is_file);
+        let is_backed = content == Some(FileKind::File) && self.trees.is_backed();
+        let may_have = matches!(content, Some(FileKind::File | FileKind::Symlink));
+        let sharing = namespace::may_share(&self.medium).then_some(may_have);
         let path = BlockPath::new();
         ScanWalk {
             scan,
@@ -170,9 +174,83 @@ impl<M: Medium> Store<M> {
             has_absent: false,
             sharing,
             path,
+            counts: true,
             blocks: 0,
             dirty: 0,
         }
+    }
+
+    /// Claims the blocks of all snapshots, if the pool's present state is used.
+    pub fn scan_snapshots(&self, scan: &Scan) {
+        if self.snapshot.get().is_some() {
+            return;
+        }
+        let mut names = HashSet::new();
+        for entry in snapshots::entries(&self.medium) {
+            let name = entry.name();
+            let object = || format!("snapshot {:?} at {:#x}", name, entry.root_at);
+            let mut sound = entry.check(self.medium.load_u64(INODE_SIZE).min(self.bytes));
+            if sound.is_ok() && !names.insert(name.to_owned()) {
+                sound = Err("another one has its name".to_owned());
+            }
+            match sound {
+                Ok(()) => self.scan_snapshot(scan, &entry, &object),
+                Err(what) => {
+                    scan.problem(object, what, Some(((entry.root_at, 0), "drop the snapshot")))
+                }
+            }
+        }
+    }
+
+    /// Claims the blocks of a snapshot. Reports what is wrong with it.
+    fn scan_snapshot(&self, scan: &Scan, entry: &Entry, object: &dyn Fn() -> String) {
+        let drop = Some(((entry.root_at, 0), "drop the snapshot"));
+        let mut leaves = Vec::new();
+        let size = self.medium.load_u64(entry.size_at);
+        let mut walk = self.scan_walk(scan, object, size, None);
+        walk.holes = false;
+        let sound = self.walk_root(&mut walk, entry.root_at, &mut |block, base| {
+            if base == leaves.len() as u64 * BLOCK {
+                leaves.push(block);
+            }
+        });
+        if !sound || leaves.len() as u64 * BLOCK != size {
+            return scan.problem(object, "its inode file is damaged".to_owned(), drop);
+        }
+        for (n, leaf) in (0..).zip(leaves) {
+            for i in 0..INODES_PER_BLOCK {
+                let object = || format!("{}, inode {}", object(), n * INODES_PER_BLOCK + i);
+                if self.scan_snapshot_inode(scan, leaf.at(i * INODE), &object).is_none() {
+                    scan.problem(object, "it is no inode of a snapshot".to_owned(), drop);
+                }
+            }
+        }
+    }
+
+    /// Claims the blocks of an inode of a snapshot. `None` if there cannot be such an inode.
+    fn scan_snapshot_inode(
+        &self,
+        scan: &Scan,
+        at: PmOff,
+        object: &dyn Fn() -> String,
+    ) -> Option<()> {
+        let load = |word: Word| self.medium.load_u64(at + word as u64);
+        let (mode, size) = (load(Word::Mode) as u32, load(Word::Size));
+        if mode == 0 {
+            return Some(());
+        }
+        let kind = FileKind::from_mode(mode)?;
+        if size > LIMITS.file_size || kind == FileKind::Dir && !size.is_multiple_of(BLOCK) {
+            return None;
+        }
+        let mut walk = self.scan_walk(scan, object, size, Some(kind));
+        walk.counts = false;
+        self.walk_root(&mut walk, at + Word::Root as u64, &mut |_, _| {});
+        if load(Word::Xattr) != 0 {
+            let mut walk = self.scan_walk(scan, object, u64::MAX, None);
+            self.walk_root(&mut walk, at + Word::Xattr as u64, &mut |_, _| {});
+        }
+        Some(())
     }
 
     /// Reports what a crash left in one file, and another file would lose (parents-P5).
@@ -256,7 +334,9 @@ impl<M: Medium> Store<M> {
         match self.claim(walk, block, met.height) {
             Claim::First => {}
             Claim::Shared if self.ends_within(node, walk.size) => {
-                walk.blocks += self.count_shared(node);
+                if walk.counts {
+                    walk.blocks += self.count_shared(node);
+                }
                 return true;
             }
             Claim::Shared => {

@@ -7,6 +7,7 @@ use crate::crawler::{CommitMode, CrawlChange, Edit, Node, Trees};
 use crate::layout::*;
 use crate::redo;
 use crate::scan::SharedScan;
+use crate::snapshots::Entry;
 use crate::volatile::Volatile;
 use crate::xattr::{LIST_MAX, blocks_of};
 use namespace::own_mode::{self, OwnMode, own_mode};
@@ -15,6 +16,7 @@ use pmem::{LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ops::Deref;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 
@@ -26,6 +28,8 @@ pub struct Store<M> {
     pub read_only: AtomicBool,
     pub clock: fn() -> Timestamp,
     pub shared_scan: SharedScan,
+    /// The snapshot that is mounted, if it is not the pool's present state.
+    pub snapshot: OnceLock<Entry>,
 }
 
 /// The store uses the methods of the trees as its own.
@@ -407,6 +411,7 @@ impl<M: Medium> Storage for Store<M> {
     }
 
     fn end_scan(&self, scan: &Scan) {
+        self.scan_snapshots(scan);
         self.check_stale(scan);
     }
 }

@@ -28,6 +28,8 @@ pub struct Volatile {
     pub records: RecordLocks,
     pub pending: Pending,
     pub parents: Parents,
+    /// Held while a snapshot is deleted, or the blocks of all are counted.
+    pub snapshots: RecordLocks,
 }
 
 /// The volatile state before it has memory.
@@ -38,6 +40,7 @@ pub struct VolatilePlan {
     records: RecordLocks,
     pending: Pending,
     parents: Parents,
+    snapshots: RecordLocks,
 }
 
 impl VolatilePlan {
@@ -49,7 +52,9 @@ impl VolatilePlan {
         let apart = ApartRuns::plan(l, 2);
         let pending = Pending::plan(l);
         let parents = Parents::plan(l, blocks);
-        Self { zeroed: ZeroedBlocks::plan(l), apart, records, pending, parents, tables }
+        let snapshots = RecordLocks::plan(l, 1);
+        let zeroed = ZeroedBlocks::plan(l);
+        Self { zeroed, apart, records, pending, parents, snapshots, tables }
     }
 
     /// Returns the places of all tables.
@@ -59,8 +64,9 @@ impl VolatilePlan {
 
     /// Opens the state in this memory.
     pub fn open(self, memory: Memory) -> Volatile {
-        let Self { tables, zeroed, apart, records, pending, parents } = self;
-        Volatile { tables: tables.open(memory), zeroed, apart, records, pending, parents }
+        let Self { tables, zeroed, apart, records, pending, parents, snapshots } = self;
+        let tables = tables.open(memory);
+        Volatile { tables, zeroed, apart, records, pending, parents, snapshots }
     }
 }
 

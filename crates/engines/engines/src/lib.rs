@@ -7,12 +7,15 @@
 
 use bpfs::Bpfs;
 use modelfs::ModelFs;
-use pmem::{Medium as _, Region};
-use pool::{CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, PoolInfo};
+use pmem::{Lock, Medium as _, Region};
+use pool::{
+    CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, PoolInfo, Snapshot,
+};
 use scmfs::Scmfs;
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use vfs::Errno;
 
 /// The layout of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +178,53 @@ pub fn resize(region: &Region, bytes: u64) -> Result<u64, Error> {
             let why = "a pool of the layout `model` keeps its size".to_owned();
             Err(Error::Unformattable(why))
         }
+    }
+}
+
+/// Makes the state of the pool in `region`, which no other process uses, the one of a snapshot.
+///
+/// # Errors
+/// `EOPNOTSUPP` if the layout has no snapshots, `ENOENT` if the pool has no such snapshot, `ENOSPC`
+/// if there is no space for a copy of its names and attributes; those of [`mount`].
+pub fn roll_back(region: &Region, name: &str) -> Result<(), Error> {
+    match layout(region)? {
+        Layout::Bpfs => bpfs::roll_back(region, name),
+        Layout::Scmfs | Layout::Model => Err(Errno::OPNOTSUPP.into()),
+    }
+}
+
+/// Returns the snapshots of the pool in `region`, which other processes may use, in the order of
+/// their creation. Pools of layouts without snapshots have none.
+///
+/// # Errors
+/// [`Error::NotAPool`], [`Error::Unusable`].
+pub fn snapshots(region: &Region) -> Result<Vec<Snapshot>, Error> {
+    match layout(region)? {
+        Layout::Bpfs => bpfs::snapshots(region),
+        Layout::Scmfs | Layout::Model => Ok(Vec::new()),
+    }
+}
+
+/// Opens a snapshot of the pool in `region` ([`MountOptions::snapshot`]), which other processes may
+/// use. It is not deleted while it is open.
+///
+/// # Errors
+/// As [`mount`]; `EBUSY` if it is being deleted.
+pub fn mount_snapshot(
+    region: Region,
+    name: &str,
+    options: &MountOptions,
+) -> Result<Arc<dyn Engine>, Error> {
+    if !region.lock_part(pool::snapshot_part(name), Lock::Shared)? {
+        return Err(Errno::BUSY.into());
+    }
+    let snapshot = Some(name.to_owned());
+    match layout_for(&region, options)? {
+        Layout::Bpfs => {
+            let options = MountOptions { read_only: true, snapshot, ..options.clone() };
+            Ok(Arc::new(Bpfs::mount(region, &options)?))
+        }
+        Layout::Scmfs | Layout::Model => Err(Errno::OPNOTSUPP.into()),
     }
 }
 

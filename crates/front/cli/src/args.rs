@@ -97,6 +97,12 @@ stop programs whose files belong together before their tree is cloned. A clone t
 leave a directory `.NAME.clone-…` beside DST; remove it. On a pool of the layout scmfs, files are
 copied.")]
     Clone(CloneArgs),
+    /// Keep states of a pool: create, list, mount and delete snapshots, and go back to one.
+    Snapshot {
+        /// The command.
+        #[command(subcommand)]
+        command: crate::snapshot::SnapshotCommand,
+    },
     /// Show the counters of a mount's server.
     #[command(after_help = "\
 Example: keepstone stats /mnt --json

@@ -33,6 +33,7 @@ mod shown;
 mod signatures;
 mod simulate;
 mod size;
+mod snapshot;
 mod stats;
 mod tags;
 mod top;
@@ -105,6 +106,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Trim(args) => trim::run(args, cli.json),
         CliCommand::Resize(args) => resize::run(args, cli.json),
         CliCommand::Clone(args) => clone::run(args, cli.json),
+        CliCommand::Snapshot { command } => snapshot::run(command, cli.json),
         CliCommand::Stats(args) => stats::run(args, cli.json),
         CliCommand::Top(args) => top::run(args, cli.json),
         CliCommand::Run(RunCommand::Run(args)) => run::run(args, cli.json),

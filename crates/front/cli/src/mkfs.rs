@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use ::pool::{FormatOptions, LABEL_MAX, PoolInfo};
 use anyhow::{Context as _, Result, bail};
-use pmem::{Access, Domain, Medium as _, OpenOptions, Region};
+use pmem::{Access, Domain, Lock, Medium as _, OpenOptions, Region};
 use serde::Serialize;
 
 use crate::args::MkfsArgs;
@@ -127,6 +127,9 @@ fn open(args: &MkfsArgs, found: &Metadata) -> Result<Region> {
     let options = OpenOptions { reserve, may_be_empty: true, ..OpenOptions::default() };
     // The lock taken here proves that no process uses the pool.
     let mut region = pool::open(&args.pool, &options, Access::ReadWrite)?;
+    if !region.lock_part(::pool::ALL_SNAPSHOTS, Lock::Exclusive)? {
+        bail!("{}: a snapshot of it is mounted; unmount it first", args.pool.display());
+    }
     if !args.force {
         refuse(&args.pool, &region, is_device)?;
     }

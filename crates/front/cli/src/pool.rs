@@ -54,7 +54,7 @@ pub fn absolute(name: &Path) -> Result<PathBuf> {
     };
     // Compares the unresolved path first, because the server of a mount may not answer.
     if let Some(mount) = mounted_at(&std::path::absolute(name)?)? {
-        return Ok(mount.source);
+        return Ok(of_source(mount.source));
     }
     let path = name.canonicalize().with_context(|| {
         format!(
@@ -62,7 +62,43 @@ pub fn absolute(name: &Path) -> Result<PathBuf> {
             name.display()
         )
     })?;
-    Ok(mounted_at(&path)?.map_or(path, |mount| mount.source))
+    Ok(mounted_at(&path)?.map_or(path, |mount| of_source(mount.source)))
+}
+
+/// As [`absolute`], for a pool or a snapshot of it: POOL@NAME. A pool that exists under the whole
+/// name is meant.
+pub fn absolute_with_snapshot(name: &Path) -> Result<(PathBuf, Option<String>)> {
+    let whole = absolute(name);
+    if whole.is_ok() {
+        return Ok((whole?, None));
+    }
+    match split_snapshot(name) {
+        Some((pool, snapshot)) => Ok((absolute(&pool)?, Some(snapshot))),
+        None => Ok((whole?, None)),
+    }
+}
+
+/// Splits POOL@NAME.
+fn split_snapshot(name: &Path) -> Option<(PathBuf, String)> {
+    let (pool, snapshot) = name.to_str()?.rsplit_once('@')?;
+    let is_name = !pool.is_empty() && ::pool::check_snapshot_name(snapshot).is_ok();
+    is_name.then(|| (pool.into(), snapshot.to_owned()))
+}
+
+/// Returns POOL@NAME.
+pub fn of_snapshot(pool: &Path, name: &str) -> PathBuf {
+    let mut whole = pool.as_os_str().to_owned();
+    whole.push("@");
+    whole.push(name);
+    whole.into()
+}
+
+/// Returns the pool of a mount with this source: of the pool, or of a snapshot.
+fn of_source(source: PathBuf) -> PathBuf {
+    match split_snapshot(&source) {
+        Some((pool, _)) if !source.exists() => pool,
+        _ => source,
+    }
 }
 
 /// Opens a pool. If it is in use, the error names the processes. Waits for a process that is

@@ -4,6 +4,7 @@
 
 use crate::backed;
 use crate::blocks;
+use crate::bpfs::snapshots::{self, Snapshotted};
 use crate::bpfs::{self, Bpfs, Ordered, shared};
 use crate::caches;
 use crate::lent::{LentBpfs, LentScmfs};
@@ -18,6 +19,7 @@ use crashsim::run::Base;
 use crashsim::stats::{Distinct, Stats};
 use crashsim::target::Target;
 use crashsim::workload;
+use pool::DurabilityMode;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -186,6 +188,7 @@ fn bpfs() -> Result<Vec<Hunt>, String> {
     hunts.push(whole("backed".to_owned(), |distinct| of_stats(backed::explore(distinct))));
     hunts.extend(everything(Bpfs, &pools(&Bpfs)?, ""));
     hunts.extend(with_shared_blocks()?);
+    hunts.extend(with_snapshots()?);
     hunts.extend(with_readers(LentBpfs)?);
     let ordered = pools(&Ordered)?;
     hunts.extend(bpfs::ordered_sequences().into_iter().map(|ops| Hunt {
@@ -227,6 +230,27 @@ fn with_shared_blocks() -> Result<Vec<Hunt>, String> {
         is_whole: true,
         ..hunt(Bpfs, &fresh, "first clones, ", Family::Interrupted(programs))
     }));
+    Ok(hunts)
+}
+
+/// The families of BPFS with snapshots: commands on a whole pool, then changes of what a snapshot
+/// shows.
+fn with_snapshots() -> Result<Vec<Hunt>, String> {
+    let mut hunts = vec![whole("commands of snapshots".to_owned(), |_| {
+        of_stats(snapshots::explore_commands(Semantics::Adr))
+    })];
+    for base in snapshots::bases()? {
+        let bases: Pools = [base].into();
+        for (mode, way) in [(DurabilityMode::Journal, ""), (DurabilityMode::Ordered, ORDERED)] {
+            hunts.extend(snapshots::workloads().into_iter().map(|ops| Hunt {
+                name: format!("{way}snapshots"),
+                is_whole: true,
+                ..hunt(Snapshotted(mode), &bases, "", Family::Script(ops))
+            }));
+        }
+        let random = Family::Random { runs: 10, ops: 60 };
+        hunts.push(hunt(Snapshotted::default(), &bases, "snapshots, ", random));
+    }
     Ok(hunts)
 }
 

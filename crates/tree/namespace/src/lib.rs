@@ -64,12 +64,13 @@ pub use index::Found;
 pub use mounted::{Files, MediumOf, Pool, interrupted, open, place};
 pub use overlay::Overlay;
 pub use rename::Words;
-pub use resize::resize;
+pub use resize::{resize, roll_back};
 pub use scan::{Scan, ScanOptions};
 pub use store::{Change, MODIFIED, Storage, report};
 pub use superblock::{
-    Format, INODE_ROOT, INODE_SIZE, POOL_RESIZED, POOL_SHARED, POOL_USAGE, Superblock, fnv1a,
-    is_thin, may_share, shared_word, version,
+    Format, INODE_ROOT, INODE_SIZE, POOL_RESIZED, POOL_SHARED, POOL_SNAPSHOTS, POOL_USAGE,
+    Superblock, fnv1a, is_thin, may_have_snapshots, may_share, shared_word, snapshots_word,
+    version,
 };
 pub use tables::{
     CLEAN, DirBlock, DirState, EntryPos, HeldRecord, MAY_BE_ABSENT, MAY_BE_CAPABLE, Memory,

@@ -14,6 +14,7 @@ use os::caller;
 use pmem::{Domain, Lock, Medium, PmOff, Region};
 use pool::{
     DurabilityMode, Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf,
+    Snapshots,
 };
 use std::io;
 use std::ops::{Deref, Range};
@@ -81,6 +82,17 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     fn statfs(&self) -> StatFs {
         let tables = self.tables();
         let (inodes, free) = tables.inode_counts();
+        if self.is_snapshot() {
+            let (blocks, inodes) = (self.blocks_used(), inodes - free);
+            return StatFs {
+                block_size: BLOCK as u32,
+                blocks,
+                blocks_free: 0,
+                blocks_available: 0,
+                inodes,
+                inodes_free: 0,
+            };
+        }
         let blocks_free = self.blocks_to_get().saturating_sub(Self::KEPT_BLOCKS);
         let slots_free = tables.inode_slots().saturating_sub(inodes - free);
         let inodes_free =
@@ -103,6 +115,11 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// [`Error::Unusable`], [`Error::Damaged`]: the pool cannot be used so, or by this engine.
     fn begin_use(&self, _o: &MountOptions, _is_joined: bool) -> std::result::Result<(), Error> {
         Ok(())
+    }
+
+    /// Returns whether a snapshot is mounted.
+    fn is_snapshot(&self) -> bool {
+        false
     }
 
     /// Refuses all further changes, in this process.
@@ -173,6 +190,27 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     /// Implements [`FileSystem::clone_range`].
     fn clone_range(&self, _from: (Ino, u64), _to: (Ino, u64), _len: u64) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`Engine::snapshots`].
+    fn snapshots(&self, _held: bool) -> Result<Snapshots> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`Engine::create_snapshot`], while no other thread is inside an operation.
+    fn create_snapshot(&self, _name: &str) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`Engine::delete_snapshot`].
+    fn delete_snapshot(&self, _name: &str) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Makes the state of a pool that no other process uses the one of a snapshot. The derived
+    /// state is wrong afterwards.
+    fn roll_back(&self, _name: &str) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
 
@@ -427,6 +465,30 @@ impl<F: Files> Pool<F> {
             Durability::OnReturn => self.files.op(|_| self.files.write_back_all()),
             _ => Ok(()),
         }
+    }
+
+    /// As [`Engine::snapshots`].
+    ///
+    /// # Errors
+    /// Those of [`Engine::snapshots`].
+    pub fn snapshots(&self, held: bool) -> Result<Snapshots> {
+        self.files.op(|_| self.files.snapshots(held))
+    }
+
+    /// As [`Engine::create_snapshot`].
+    ///
+    /// # Errors
+    /// Those of [`Engine::create_snapshot`].
+    pub fn create_snapshot(&self, name: &str) -> Result<()> {
+        self.files.alone(|| self.files.create_snapshot(name))
+    }
+
+    /// As [`Engine::delete_snapshot`], of a snapshot that is not mounted.
+    ///
+    /// # Errors
+    /// Those of [`Engine::delete_snapshot`].
+    pub fn delete_snapshot(&self, name: &str) -> Result<()> {
+        self.files.op(|_| self.files.delete_snapshot(name))
     }
 
     /// Returns the findings of the mount.
@@ -702,6 +764,24 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
 
     fn trim(&self) -> Result<()> {
         Self::trim(self, Trim::All)
+    }
+
+    fn snapshots(&self, held: bool) -> Result<Snapshots> {
+        Self::snapshots(self, held)
+    }
+
+    fn create_snapshot(&self, name: &str) -> Result<()> {
+        Self::create_snapshot(self, name)
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        let (region, part) = (self.files.medium().0, pool::snapshot_part(name));
+        if !region.lock_part(part.clone(), Lock::Exclusive).map_err(|_| Errno::IO)? {
+            return Err(Errno::BUSY);
+        }
+        let deleted = Self::delete_snapshot(self, name);
+        let _ = region.lock_part(part, Lock::None);
+        deleted
     }
 
     fn put_read_buf(&self) {

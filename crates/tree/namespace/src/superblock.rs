@@ -23,6 +23,9 @@ pub const POOL_RESIZED: PmOff = PmOff::new(88);
 /// The place of the word that tells that files may share blocks, in the same line.
 pub const POOL_SHARED: PmOff = PmOff::new(96);
 
+/// The place of the word that tells that the pool has a table of snapshots: the one behind it.
+pub const POOL_SNAPSHOTS: PmOff = PmOff::new(104);
+
 /// Block 0.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -39,8 +42,8 @@ pub struct Superblock {
     pub created_ns: U64,
     /// Identity of the pool.
     pub uuid: [u8; 16],
-    /// FNV-1a of all fields except the place and size of the inodes, the last usage, the new size
-    /// and the sharing of blocks, computed with this field zero.
+    /// FNV-1a of all fields except the place and size of the inodes, the last usage, the new size,
+    /// the sharing of blocks and the table of snapshots, computed with this field zero.
     pub checksum: U64,
     /// Properties: bits of `flags`.
     pub flags: U64,
@@ -54,7 +57,9 @@ pub struct Superblock {
     pub resized: U64,
     /// `Superblock::shared_word` if files may share blocks, else 0.
     pub shared: U64,
-    reserved: [u8; 24],
+    /// `Superblock::snapshots_word` if the pool has a table of snapshots, else 0.
+    pub snapshots: U64,
+    reserved: [u8; 16],
     /// Name given by the user, padded with zeros.
     pub label: [u8; LABEL_MAX],
 }
@@ -69,6 +74,7 @@ const _: () = {
     assert!(offset_of!(Superblock, usage) as u64 == POOL_USAGE.get());
     assert!(offset_of!(Superblock, resized) as u64 == POOL_RESIZED.get());
     assert!(offset_of!(Superblock, shared) as u64 == POOL_SHARED.get());
+    assert!(offset_of!(Superblock, snapshots) as u64 == POOL_SNAPSHOTS.get());
 };
 
 /// Bits of [`Superblock::flags`].
@@ -94,7 +100,8 @@ pub struct Format {
     pub backed: Option<u32>,
     /// The first version whose superblocks have the word at [`POOL_USAGE`].
     pub usage_since: Option<u32>,
-    /// Whether files can share blocks ([`POOL_SHARED`]).
+    /// Whether files can share blocks ([`POOL_SHARED`]), and pools have snapshots
+    /// ([`POOL_SNAPSHOTS`]).
     pub shares: bool,
     /// Smallest and largest region, in bytes.
     pub bytes: (u64, u64),
@@ -111,11 +118,26 @@ pub fn is_thin(medium: &Pm<impl Medium>) -> bool {
     medium.load_u64(FLAGS) & flags::THIN != 0
 }
 
-/// Returns the word at [`POOL_SHARED`] of a pool whose files may share blocks.
-pub fn shared_word(medium: &Pm<impl Medium>) -> u64 {
+/// Returns the superblock of a pool, which was loaded before.
+fn superblock(medium: &Pm<impl Medium>) -> Superblock {
     let mut bytes = [0; size_of::<Superblock>()];
     medium.read(PmOff::new(0), &mut bytes);
-    Superblock::read_from_bytes(&bytes).expect("a superblock is exactly its bytes").shared_word()
+    Superblock::read_from_bytes(&bytes).expect("a superblock is exactly its bytes")
+}
+
+/// Returns the word at [`POOL_SHARED`] of a pool whose files may share blocks.
+pub fn shared_word(medium: &Pm<impl Medium>) -> u64 {
+    superblock(medium).shared_word()
+}
+
+/// Returns the word at [`POOL_SNAPSHOTS`] of a pool with a table of snapshots.
+pub fn snapshots_word(medium: &Pm<impl Medium>) -> u64 {
+    superblock(medium).snapshots_word()
+}
+
+/// Returns whether the pool has a table of snapshots. Its superblock was loaded before.
+pub fn may_have_snapshots(medium: &Pm<impl Medium>) -> bool {
+    medium.load_u64(POOL_SNAPSHOTS) != 0
 }
 
 /// Returns whether files of the pool may share blocks. Its superblock was loaded before.
@@ -150,9 +172,20 @@ impl Superblock {
     /// Returns the word of a pool whose files may share blocks: the FNV-1a of the UUID and
     /// `SHARED`.
     fn shared_word(&self) -> u64 {
+        self.marker(b"SHARED\0\0")
+    }
+
+    /// Returns the word of a pool with a table of snapshots: the FNV-1a of the UUID and
+    /// `SNAPSHOT`.
+    fn snapshots_word(&self) -> u64 {
+        self.marker(b"SNAPSHOT")
+    }
+
+    /// Returns the FNV-1a of the UUID and these bytes.
+    fn marker(&self, what: &[u8; 8]) -> u64 {
         let mut bytes = [0; 24];
         bytes[..16].copy_from_slice(&self.uuid);
-        bytes[16..].copy_from_slice(b"SHARED\0\0");
+        bytes[16..].copy_from_slice(what);
         fnv1a(&bytes)
     }
 }
@@ -174,6 +207,7 @@ impl Format {
         s.inode_size.set(0);
         s.resized.set(0);
         s.shared.set(0);
+        s.snapshots.set(0);
         if self.has_usage(sb.version.get()) {
             s.usage.set(0);
         }
@@ -230,6 +264,10 @@ impl Format {
         }
         if shares && self.backed == Some(version) {
             return unusable("files share blocks, which they cannot with a backing store");
+        }
+        let snapshots = sb.snapshots.get();
+        if snapshots != 0 && (!shares || snapshots != sb.snapshots_word()) {
+            return unusable("the word that tells whether it has snapshots is damaged");
         }
         let blocks = sb.blocks.get();
         if !(least / BLOCK..=most / BLOCK).contains(&blocks) || blocks * BLOCK > medium.len() {

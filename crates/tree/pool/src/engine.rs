@@ -1,6 +1,6 @@
 //! An engine that has opened a pool.
 
-use crate::{DurabilityMode, FreeSpace, MountReport};
+use crate::{DurabilityMode, FreeSpace, MountReport, Snapshots};
 use arena::Paused;
 use mounts::MountEvents;
 use pmem::Region;
@@ -73,6 +73,34 @@ pub trait Engine: FileSystem + MountEvents + Processes {
     /// `EIO` and `EUCLEAN` if the pool is lost or damaged.
     fn trim(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Returns the snapshots of the pool; with `held`, also the space that they take.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the pool can have none; `EUCLEAN` if it is damaged.
+    fn snapshots(&self, _held: bool) -> Result<Snapshots> {
+        Err(vfs::Errno::OPNOTSUPP)
+    }
+
+    /// Makes a snapshot: the state of the pool when all operations that have begun have ended.
+    /// Operations of all processes wait meanwhile. In a pool of one process, the caller ensures
+    /// that no other thread is inside an operation.
+    ///
+    /// # Errors
+    /// `EINVAL` if no snapshot can have this name, `EEXIST` if one has it, `EMLINK` if there are
+    /// too many, `ENOSPC` if there is no space, `EOPNOTSUPP` if the pool can have none.
+    fn create_snapshot(&self, _name: &str) -> Result<()> {
+        Err(vfs::Errno::OPNOTSUPP)
+    }
+
+    /// Deletes a snapshot. All blocks that only it held become free.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such snapshot, `EBUSY` if it is mounted, `EOPNOTSUPP` if the pool
+    /// can have none.
+    fn delete_snapshot(&self, _name: &str) -> Result<()> {
+        Err(vfs::Errno::OPNOTSUPP)
     }
 
     /// Returns the pool as one with a backing store; `None` if it has none.

@@ -12,6 +12,7 @@ mod options;
 mod prealloc;
 mod report;
 mod shared;
+mod snapshots;
 
 pub use arena::{Paused, Place};
 pub use engine::{Alone, Engine, Processes, ReadBuf};
@@ -23,3 +24,6 @@ pub use options::{
 pub use prealloc::Prealloc;
 pub use report::{CheckReport, FreeSpace, MountReport, PoolInfo, label};
 pub use shared::{handle_fault, is_mapped, place, remove_abandoned};
+pub use snapshots::{
+    ALL_SNAPSHOTS, SNAPSHOT_NAME_MAX, Snapshot, Snapshots, check_snapshot_name, snapshot_part,
+};

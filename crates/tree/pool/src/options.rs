@@ -26,6 +26,9 @@ pub struct FormatOptions {
 pub struct MountOptions {
     /// Refuse changes; a damaged pool can be mounted this way.
     pub read_only: bool,
+    /// The snapshot to mount instead of the pool's present state, only if `read_only`. Other
+    /// processes may use the pool meanwhile.
+    pub snapshot: Option<String>,
     /// Workers of the mount scan, including the calling thread; `None`: one for each processor.
     pub threads: Option<usize>,
     /// The clock for the times of changes.
@@ -73,6 +76,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             read_only: false,
+            snapshot: None,
             threads: None,
             clock: Timestamp::now,
             seed: None,

@@ -12,6 +12,7 @@ mod modes;
 mod pinned;
 mod reload;
 mod shared;
+mod snapshots;
 mod suite;
 mod uses;
 mod waits;

@@ -14,7 +14,7 @@ pub fn start(plan: &MountPlan) -> Result<Ready> {
     let (info, _) = pool::info(&plan.pool)?;
     let log = background::log_path(&info.uuid.to_string());
     let ready: Ready = background::start(arguments(plan), &log)?;
-    utab::register(&plan.pool, &plan.dir);
+    utab::register(&plan.source(), &plan.dir);
     Ok(Ready { log: (!background::logs_to_journal()).then_some(log), ..ready })
 }
 
@@ -45,6 +45,6 @@ fn arguments(plan: &MountPlan) -> Vec<OsString> {
     if !list.is_empty() {
         args.extend(["-o".into(), list.into()]);
     }
-    args.extend(["--".into(), plan.pool.clone().into(), plan.dir.clone().into()]);
+    args.extend(["--".into(), plan.source().into(), plan.dir.clone().into()]);
     args
 }

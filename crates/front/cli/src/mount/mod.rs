@@ -27,6 +27,7 @@ use crate::background::notify_ready;
 use crate::pool::{self, DomainReport};
 use crate::{output, size, utab};
 use options::Options;
+use saved::PoolLife;
 
 pub use background::log_of;
 pub use faults::handle as handle_faults;
@@ -39,6 +40,8 @@ pub use serve::{
 #[derive(Debug)]
 struct MountPlan {
     pool: PathBuf,
+    /// The snapshot of the pool that is mounted, if it is not the present state.
+    snapshot: Option<String>,
     dir: PathBuf,
     options: Options,
 }
@@ -71,7 +74,7 @@ pub fn run(args: &MountArgs, json: bool) -> Result<ExitCode> {
         background::serve(&plan);
     } else if args.foreground {
         serve::run(&plan, |ready| {
-            utab::register(&plan.pool, &plan.dir);
+            utab::register(&plan.source(), &plan.dir);
             notify_ready();
             announce(ready, json)
         })?;
@@ -138,8 +141,23 @@ impl MountPlan {
         Self::resolve(&args.pool, &args.dir, options)
     }
 
-    fn resolve(pool: &Path, dir: &Path, options: Options) -> Result<Self> {
-        Ok(Self { pool: pool::absolute(pool)?, dir: absolute_dir(dir)?, options })
+    fn resolve(pool: &Path, dir: &Path, mut options: Options) -> Result<Self> {
+        let (pool, snapshot) = pool::absolute_with_snapshot(pool)?;
+        if snapshot.is_some() {
+            options.read_only(true);
+            if options.life != PoolLife::default() {
+                bail!("--create, --size, --restore and --save are for pools, not for snapshots");
+            }
+        }
+        Ok(Self { pool, snapshot, dir: absolute_dir(dir)?, options })
+    }
+
+    /// Returns the source of the mount: the pool, or POOL@NAME.
+    fn source(&self) -> PathBuf {
+        match &self.snapshot {
+            Some(name) => pool::of_snapshot(&self.pool, name),
+            None => self.pool.clone(),
+        }
     }
 }
 

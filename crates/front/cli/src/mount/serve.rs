@@ -6,14 +6,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use ::pool::{DurabilityMode, Engine};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use engines::Layout;
 use fuse::{
     Caching, MountAccess, MountFlags, MountOptions, MountPoint, MountWatch, OpCounters, Server,
     ServerOptions, StopSignals,
 };
 use pmem::{Medium as _, OpenOptions, Region};
-use vfs::Durability;
+use vfs::{Durability, Errno};
 
 use super::options::{Options, Sharing};
 use super::{MountPlan, Ready, flags};
@@ -76,7 +76,7 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
         ));
     }
     let ready = Ready {
-        pool: plan.pool.display().to_string(),
+        pool: plan.source().display().to_string(),
         dir: plan.dir.display().to_string(),
         layout: info.layout.to_owned(),
         uuid: info.uuid.to_string(),
@@ -178,7 +178,18 @@ struct Opened {
 
 fn open(plan: &MountPlan, mounting: &::pool::MountOptions) -> Result<Opened> {
     let options = &plan.options;
-    let context = || plan.pool.display().to_string();
+    let context = || plan.source().display().to_string();
+    if let Some(name) = &plan.snapshot {
+        let region = pool::open_to_look(&plan.pool)?;
+        let fs = engines::mount_snapshot(region, name, mounting).map_err(|err| match err {
+            ::pool::Error::Errno(Errno::BUSY) => anyhow!("{}: is being deleted", context()),
+            ::pool::Error::Errno(Errno::OPNOTSUPP) => {
+                anyhow!("{}: only pools of bpfs have snapshots", context())
+            }
+            err => anyhow::Error::new(err).context(context()),
+        })?;
+        return Ok(Opened { fs, is_shared: false, notice: None });
+    }
     let mut refused = None;
     if is_to_be_shared(options) {
         // A second mount of a pool needs an explicit `-o direct`, because the kernel could cache

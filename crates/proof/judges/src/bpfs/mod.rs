@@ -3,6 +3,7 @@
 mod decode;
 mod ordered;
 pub mod shared;
+pub mod snapshots;
 
 pub use ordered::{Ordered, sequences as ordered_sequences};
 

@@ -11,8 +11,10 @@ use crashsim::run::Base;
 use crashsim::stats::Distinct;
 use crashsim::trace::Trace;
 use crashsim::workload;
+use judges::bpfs::snapshots::{self, Snapshotted};
 use judges::bpfs::{Bpfs, Ordered, shared};
 use judges::lent::LentBpfs;
+use pool::DurabilityMode;
 use std::sync::LazyLock;
 
 /// The pools on which workloads start.
@@ -131,6 +133,49 @@ fn shared_blocks_survive_readers_without_a_copy() {
         for ops in workloads {
             common::explore(&LentBpfs, base, Family::Script(ops), &CampaignOptions::default());
         }
+    }
+}
+
+/// The pools with and without a snapshot.
+static SNAPSHOTS: LazyLock<[Base; 2]> = LazyLock::new(|| {
+    campaign::prepare_process();
+    snapshots::bases().expect("the bases can be made")
+});
+
+fn snapshots_survive(mode: DurabilityMode, semantics: Semantics) {
+    let options = CampaignOptions { semantics, ..CampaignOptions::default() };
+    for ops in snapshots::workloads() {
+        common::explore(&Snapshotted(mode), &*SNAPSHOTS, Family::Script(ops), &options);
+    }
+}
+
+#[test]
+fn snapshots_survive_on_x86() {
+    snapshots_survive(DurabilityMode::Journal, Semantics::Adr);
+}
+
+#[test]
+fn snapshots_survive_with_eadr() {
+    snapshots_survive(DurabilityMode::Journal, Semantics::Eadr);
+}
+
+#[test]
+fn snapshots_survive_in_order() {
+    snapshots_survive(DurabilityMode::Ordered, Semantics::Adr);
+}
+
+#[test]
+fn snapshots_survive_random_runs() {
+    let family = Family::Random { runs: 20, ops: 60 };
+    common::explore(&Snapshotted::default(), &*SNAPSHOTS, family, &CampaignOptions::default());
+}
+
+#[test]
+fn commands_of_snapshots_survive() {
+    for semantics in Semantics::ALL {
+        let stats = snapshots::explore_commands(semantics).unwrap();
+        println!("{semantics:?}: {stats:?}");
+        assert!(stats.distinct > 100);
     }
 }
 

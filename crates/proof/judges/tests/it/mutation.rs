@@ -11,6 +11,7 @@ use crashsim::score::{Fate, label, score, table};
 use crashsim::workload;
 use judges::backed;
 use judges::bpfs::Bpfs;
+use judges::bpfs::snapshots::{self, Snapshotted};
 use judges::catalogue::sources;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -157,6 +158,11 @@ fn planted_bugs_are_found() {
     let more = score(&Bpfs, &sequences, 0, &open).unwrap();
     fates.extend(more);
     fates.extend(formatting_mutants(&bases[0]));
+    let snapshots_here = |m: &Mutant| m.site.contains("src/snapshots.rs:");
+    let with_snapshots = snapshots::bases().unwrap();
+    let of = |base| snapshots::workloads().into_iter().map(move |ops| (base, ops));
+    let workloads: Vec<_> = with_snapshots.iter().flat_map(of).collect();
+    fates.extend(score(&Snapshotted::default(), &workloads, 0, &snapshots_here).unwrap());
     // These two files are about pools with a backing store.
     fates.extend(backed::score(&|m| m.site.contains("src/backed.rs:")).unwrap());
 
@@ -209,6 +215,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("order.rs end_commit:", CALLERS),
     ("order.rs settle:", "only in `ordered`, whose bugs are in the catalogue"),
     ("vacate.rs", "crashes of a change of size, and bugs in it: tests/it/resize.rs"),
+    ("snapshots.rs roll_back:", "commands on a whole pool: tests/it/bpfs.rs"),
     ("resize.rs", "crashes of a change of size, and bugs in it: tests/it/resize.rs"),
     ("scan.rs help_scan:", "runs repeat because one thread scans: crates/proof/suite/src/scan.rs"),
 ];

@@ -118,6 +118,41 @@ pub trait SharedPool: Sized + Sync {
         }
     }
 
+    /// Runs a change while no other thread is inside an operation, of any process (session-E2). In
+    /// an arena of one process, the caller ensures that. The change takes no lock. A process that
+    /// dies in it leaves the gate closed, and the next one derives the state again.
+    fn alone<T>(&self, mut body: impl FnMut() -> Result<T>) -> Result<T> {
+        let state = self.state();
+        let arena = &state.arena;
+        loop {
+            // Not before this process may enter.
+            self.op(|_| Ok(()))?;
+            let stopped = arena.stop_the_world()?;
+            if arena.descriptor().is_some() {
+                match &stopped {
+                    None => {
+                        caller::uninterrupted(|| help(self))?;
+                        continue;
+                    }
+                    Some(stopped) if stopped.is_unfinished() || arena.has_died_inside() => {
+                        derive_anew(self, stopped)?;
+                        continue;
+                    }
+                    Some(_) => {}
+                }
+            }
+            let result = arena.doubting_panics(&mut body);
+            drop(stopped);
+            if self.is_lost() || arena.has_met_loss() {
+                return Err(state.lost());
+            }
+            match result {
+                Err(Errno::NOSPC) if self.op(Self::make_space)? => {}
+                result => return result,
+            }
+        }
+    }
+
     /// Joins others in the arena; called before any other thread of this process uses it. Takes
     /// back what the last process in its slot has left, and what other dead processes have left.
     fn join(&self) -> Result<()> {
