@@ -58,7 +58,7 @@ mod zeroed;
 
 pub use blocks::KEEP as KEPT_BLOCKS;
 pub use fs::{Files, STATE_FORMAT};
-pub use lifecycle::{check, format, info, resize, roll_back, snapshots};
+pub use lifecycle::{check, format, info, resize, roll_back, snapshots, superblock_of_copy};
 pub use pool::{
     CheckOptions, CheckReport, DurabilityMode, Engine, Error, FormatOptions, MountOptions,
     MountReport, Place, PoolInfo, Problem,

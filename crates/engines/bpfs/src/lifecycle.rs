@@ -44,6 +44,14 @@ pub fn check(
     namespace::check::<Files<_>>(&view, options, progress)
 }
 
+/// Returns the superblock for a copy of a pool, as [`namespace::Format::superblock_of_copy`].
+///
+/// # Errors
+/// Those of [`namespace::Format::superblock_of_copy`].
+pub fn superblock_of_copy(medium: &impl Medium, label: Option<&str>) -> Result<Vec<u8>, Error> {
+    FORMAT.superblock_of_copy(medium, label)
+}
+
 /// Gives a pool that no process uses another size, as [`namespace::resize`].
 ///
 /// # Errors

@@ -164,6 +164,23 @@ pub fn check(
     }
 }
 
+/// Returns the first bytes for a copy of the pool in `region`: they give the copy a UUID of its
+/// own, and a label if one is given. All other bytes of a copy are those of the pool.
+///
+/// # Errors
+/// [`Error::NotAPool`], [`Error::Unusable`]; [`Error::Unformattable`] for a label that is too long,
+/// and for the layout `model`.
+pub fn start_of_copy(region: &Region, label: Option<&str>) -> Result<Vec<u8>, Error> {
+    match layout(region)? {
+        Layout::Bpfs => bpfs::superblock_of_copy(region, label),
+        Layout::Scmfs => scmfs::superblock_of_copy(region, label),
+        Layout::Model => {
+            let why = "a pool of the layout `model` keeps its UUID".to_owned();
+            Err(Error::Unformattable(why))
+        }
+    }
+}
+
 /// Gives the pool in `region`, which no other process uses, another size in bytes, rounded down to
 /// 64 KiB. A region that is too short has to grow before; the part behind the new end can be cut
 /// off afterwards. Returns the size.

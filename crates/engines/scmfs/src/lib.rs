@@ -49,7 +49,7 @@ mod vacate;
 mod volatile;
 
 pub use fs::{STATE_FORMAT, ScmfsFiles};
-pub use lifecycle::{check, format, info, resize};
+pub use lifecycle::{check, format, info, resize, superblock_of_copy};
 pub use pool::{
     CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, MountReport, Place,
     PoolInfo, Prealloc, Problem,

@@ -97,6 +97,22 @@ stop programs whose files belong together before their tree is cloned. A clone t
 leave a directory `.NAME.clone-…` beside DST; remove it. On a pool of the layout scmfs, files are
 copied.")]
     Clone(CloneArgs),
+    /// Copy a whole pool that is not in use to a new file, with a UUID of its own.
+    #[command(after_help = "\
+Example: keepstone clone-pool /dev/shm/pool /var/backups/pool --label backup
+
+Holes of a thin pool take no space in the copy. A copy made by other means has the UUID of its pool, and only one
+of the two can be mounted at a time. The snapshots of the pool are in the copy, too.")]
+    ClonePool(ClonePoolArgs),
+    /// Write a pool that is not in use, or a snapshot of any pool, to a tar archive.
+    #[command(after_help = "\
+Example: keepstone snapshot create /mnt nightly
+         keepstone export /dev/shm/pool@nightly | zstd >nightly.tar.zst
+         keepstone snapshot delete /mnt nightly
+
+The archive has the POSIX format (pax), with owners, times in ns, extended attributes, ACLs, hard links and
+holes. GNU tar extracts it: `tar --xattrs --xattrs-include='*' -xpf`. Sockets are left out.")]
+    Export(ExportArgs),
     /// Keep states of a pool: create, list, mount and delete snapshots, and go back to one.
     Snapshot {
         /// The command.
@@ -371,6 +387,28 @@ pub struct CloneArgs {
     /// The name of the clone, which must not exist, in the same pool.
     #[arg(value_name = "DST")]
     pub destination: PathBuf,
+}
+
+/// `keepstone clone-pool`
+#[derive(Debug, Args)]
+pub struct ClonePoolArgs {
+    /// The pool: its path, UUID=… or LABEL=….
+    pub pool: PathBuf,
+    /// The file of the copy, which must not exist. It can be on another file system.
+    pub copy: PathBuf,
+    /// A label for the copy, of at most 64 bytes. Default: that of the pool.
+    #[arg(long)]
+    pub label: Option<String>,
+}
+
+/// `keepstone export`
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The pool, which is not in use: its path, UUID=… or LABEL=…; or a snapshot: POOL@NAME.
+    pub pool: PathBuf,
+    /// The file of the archive. Default: stdout.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// `keepstone resize`

@@ -13,8 +13,11 @@ mod bdev;
 mod busy;
 mod check;
 mod clone;
+mod clone_pool;
+mod copies;
 mod crashtest;
 mod doctor;
+mod export;
 mod generate;
 mod info;
 mod locks;
@@ -106,6 +109,8 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Trim(args) => trim::run(args, cli.json),
         CliCommand::Resize(args) => resize::run(args, cli.json),
         CliCommand::Clone(args) => clone::run(args, cli.json),
+        CliCommand::ClonePool(args) => clone_pool::run(args, cli.json),
+        CliCommand::Export(args) => export::run(args, cli.json),
         CliCommand::Snapshot { command } => snapshot::run(command, cli.json),
         CliCommand::Stats(args) => stats::run(args, cli.json),
         CliCommand::Top(args) => top::run(args, cli.json),

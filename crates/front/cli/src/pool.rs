@@ -94,7 +94,7 @@ pub fn of_snapshot(pool: &Path, name: &str) -> PathBuf {
 }
 
 /// Returns the pool of a mount with this source: of the pool, or of a snapshot.
-fn of_source(source: PathBuf) -> PathBuf {
+pub fn of_source(source: PathBuf) -> PathBuf {
     match split_snapshot(&source) {
         Some((pool, _)) if !source.exists() => pool,
         _ => source,

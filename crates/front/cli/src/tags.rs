@@ -10,6 +10,8 @@
 //! - tags-T3: no candidate blocks the caller: FIFOs and other special files are not opened. The
 //!   search is bounded.
 //! - tags-T4: if two pools have the same tag, the search fails and names both paths.
+//! - tags-T5: a pool is not mounted for writing while another file with its UUID is mounted: one is
+//!   a copy of the other, and the tag could mean either.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd as _;
@@ -107,6 +109,33 @@ impl std::fmt::Display for Tag {
             Self::Label(label) => write!(f, "LABEL={label}"),
         }
     }
+}
+
+/// Refuses a pool if another file with its UUID is mounted (tags-T5).
+///
+/// # Errors
+/// That, with the remedy.
+pub fn refuse_twin(pool: &Path, info: &PoolInfo) -> Result<()> {
+    let of = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+    let this = of(pool);
+    let mut reads = 0;
+    for mount in fuse::mounts()?.into_iter().filter(MountEntry::is_keepstone) {
+        let source = pool::of_source(mount.source);
+        if of(&source) == this {
+            continue;
+        }
+        if read(&source, Trust::Owner, &mut reads).is_some_and(|other| other.uuid == info.uuid) {
+            bail!(
+                "{0}: has the UUID of {1}, which is mounted on {2}: one is a copy of the other. \
+                 Mount this one read-only (`-o ro`), or mount a copy with a UUID of its own: \
+                 `keepstone clone-pool {0} NEW`",
+                pool.display(),
+                source.display(),
+                mount.dir.display()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Returns the paths where pools may be (tags-T1, tags-T2).

@@ -190,6 +190,13 @@ impl Superblock {
     }
 }
 
+fn check_label(label: &str) -> Result<(), Error> {
+    match label.len() {
+        0..=LABEL_MAX => Ok(()),
+        _ => Err(Error::Unformattable(format!("a label has at most {LABEL_MAX} bytes"))),
+    }
+}
+
 /// The bits of [`Superblock::resized`] with the number of blocks.
 const BLOCKS_MASK: u64 = u32::MAX as u64;
 
@@ -280,6 +287,37 @@ impl Format {
         Ok(sb)
     }
 
+    /// Returns the superblock for a copy of a pool: with another UUID, and with a label if one is
+    /// given. Nothing else in a pool depends on the UUID.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), [`Error::Unformattable`] for a label that is too long.
+    pub fn superblock_of_copy(
+        &self,
+        medium: &impl Medium,
+        label: Option<&str>,
+    ) -> Result<Vec<u8>, Error> {
+        self.load(medium)?;
+        let mut sb = superblock(&Pm(medium));
+        sb.uuid = *uuid::Uuid::new_v4().as_bytes();
+        if let Some(label) = label {
+            check_label(label)?;
+            sb.label = [0; LABEL_MAX];
+            sb.label[..label.len()].copy_from_slice(label.as_bytes());
+        }
+        if sb.resized.get() != 0 {
+            sb.resized.set(sb.resized_word(sb.resized.get() & BLOCKS_MASK));
+        }
+        if sb.shared.get() != 0 {
+            sb.shared.set(sb.shared_word());
+        }
+        if sb.snapshots.get() != 0 {
+            sb.snapshots.set(sb.snapshots_word());
+        }
+        sb.checksum.set(self.checksum(&sb));
+        Ok(sb.as_bytes().to_vec())
+    }
+
     /// Describes a pool from its superblock.
     ///
     /// # Errors
@@ -323,9 +361,7 @@ impl Format {
                 medium.len()
             )));
         }
-        if options.label.len() > LABEL_MAX {
-            return Err(Error::Unformattable(format!("a label has at most {LABEL_MAX} bytes")));
-        }
+        check_label(&options.label)?;
         let version = match (options.is_backed, self.backed) {
             (false, _) => self.version,
             (true, Some(backed)) => backed,

@@ -18,7 +18,7 @@ use vfs::{Durability, Errno};
 use super::options::{Options, Sharing};
 use super::{MountPlan, Ready, flags};
 use crate::stats::{PoolStats, ServerStats};
-use crate::{busy, pool};
+use crate::{busy, pool, tags};
 
 /// Interval between two checks for programs that died.
 const REAP_EVERY: Duration = Duration::from_secs(1);
@@ -60,6 +60,9 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
             "{0}: the pool is for the cache of a directory, which `keepstone attach {0} DIR` serves",
             plan.pool.display()
         );
+    }
+    if !read_only {
+        tags::refuse_twin(&plan.pool, &info)?;
     }
     set_durability(&*fs, &plan.options, info.layout)
         .with_context(|| plan.pool.display().to_string())?;

@@ -78,6 +78,8 @@ fn json_is_one_value() {
     runs(&s, &mut seen, "umount", &[&dir]);
     runs(&s, &mut seen, "check", &[&pool]);
     runs(&s, &mut seen, "resize", &[&pool, "32M"]);
+    runs(&s, &mut seen, "clone-pool", &[&pool, s.outside("copy").to_str().unwrap()]);
+    runs(&s, &mut seen, "export", &[&pool, "-o", s.outside("archive").to_str().unwrap()]);
     let trace = s.outside("trace");
     fs::write(&trace, "a 1\nb 1\na 1\n").unwrap();
     runs(&s, &mut seen, "simulate cache", &[trace.to_str().unwrap(), "--cache", "50%"]);

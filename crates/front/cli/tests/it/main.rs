@@ -7,6 +7,7 @@ mod beside;
 mod clones;
 mod commands;
 mod common;
+mod copies;
 mod doctor;
 mod every;
 mod foreign;

@@ -1,0 +1,360 @@
+//! `keepstone export`: a pool that is not in use, or a snapshot of any pool, as a tar archive.
+//!
+//! The archive has the POSIX format (pax), with times in ns, extended attributes and ACLs as GNU
+//! tar stores them (`SCHILY.xattr.`), hard links, and holes as in version 1.0 of its sparse format.
+//! Sockets have no place in an archive.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal as _, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use ::pool::{Engine, MountOptions};
+use anyhow::{Context as _, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use pmem::{Access, Lock, OpenOptions};
+use serde::Serialize;
+use tar::{Builder, EntryType, Header};
+use vfs::{Attr, Errno, FileKind, FileSystem, Ino, Seek};
+
+use crate::args::ExportArgs;
+use crate::{output, pool, size};
+
+/// Bytes of a block of an archive.
+const BLOCK: u64 = 512;
+/// Most bytes that a name or the target of a link has in the header itself.
+const NAME_MAX: usize = 100;
+
+#[derive(Debug, Default, Serialize)]
+struct Exported {
+    pool: PathBuf,
+    files: u64,
+    directories: u64,
+    /// Symbolic links, pipes, devices, and further names of files.
+    others: u64,
+    /// Bytes of all files, holes included.
+    bytes: u64,
+    /// Paths of sockets, which are left out.
+    left_out: Vec<String>,
+}
+
+pub fn run(args: &ExportArgs, json: bool) -> Result<ExitCode> {
+    if args.output.is_none() {
+        if json {
+            return Err(output::wrong_usage(
+                "--json: the archive goes to stdout; name --output FILE",
+            ));
+        }
+        if io::stdout().is_terminal() {
+            let what = "stdout is a terminal; name --output FILE, or a program after `|`";
+            return Err(output::wrong_usage(what));
+        }
+    }
+    let (path, snapshot) = pool::absolute_with_snapshot(&args.pool)?;
+    let fs = open(&path, snapshot.as_deref())?;
+    let shown = snapshot.map_or(path.clone(), |name| pool::of_snapshot(&path, &name));
+    let exported = match &args.output {
+        None => export(&*fs, &shown, io::stdout().lock())?,
+        Some(file) => to_file(&*fs, &shown, file)?,
+    };
+    for path in &exported.left_out {
+        tell!("keepstone: {path}: a socket, left out");
+    }
+    if json {
+        output::json(&exported)?;
+    } else if args.output.is_some() {
+        say!(
+            "{}: {} files, {} directories, {} others, {}",
+            shown.display(),
+            exported.files,
+            exported.directories,
+            exported.others,
+            size::show(exported.bytes)
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens a pool that no process uses, or a snapshot of a pool that others may use.
+fn open(path: &Path, snapshot: Option<&str>) -> Result<Arc<dyn Engine>> {
+    if let Some(name) = snapshot {
+        return engines::mount_snapshot(pool::open_to_look(path)?, name, &MountOptions::default())
+            .with_context(|| pool::of_snapshot(path, name).display().to_string());
+    }
+    // The lock excludes all users that write to it.
+    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
+    let region = pool::open(path, &options, Access::ReadOnly).context(
+        "a pool in use is exported by a snapshot: `keepstone snapshot create`, then `keepstone \
+         export POOL@NAME`",
+    )?;
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    engines::mount(region, &options).with_context(|| path.display().to_string())
+}
+
+/// Writes the archive under a temporary name, makes it durable, and renames it.
+fn to_file(fs: &dyn Engine, pool: &Path, file: &Path) -> Result<Exported> {
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let failed = || file.display().to_string();
+    let temporary = tempfile::Builder::new()
+        .prefix(".keepstone-export-")
+        .tempfile_in(dir)
+        .with_context(failed)?;
+    let exported = export(fs, pool, temporary.as_file())?;
+    temporary.as_file().sync_all().with_context(failed)?;
+    temporary.persist(file).with_context(failed)?;
+    File::open(dir).and_then(|dir| dir.sync_all()).with_context(failed)?;
+    Ok(exported)
+}
+
+fn export(fs: &dyn Engine, pool: &Path, out: impl Write) -> Result<Exported> {
+    // The bar hides itself if stderr is not a terminal.
+    let bar = ProgressBar::new_spinner().with_style(
+        ProgressStyle::with_template("{spinner} {bytes} {bytes_per_sec} {wide_msg}")
+            .expect("a valid template"),
+    );
+    let mut archive = Archive {
+        fs,
+        out: Builder::new(BufWriter::with_capacity(1 << 20, out)),
+        named: HashMap::new(),
+        exported: Exported { pool: pool.to_owned(), ..Exported::default() },
+        bar,
+    };
+    archive.all()?;
+    archive.out.into_inner()?.into_inner().map_err(io::IntoInnerError::into_error)?.flush()?;
+    archive.bar.finish_and_clear();
+    Ok(archive.exported)
+}
+
+/// An archive that is being written.
+struct Archive<'a, W: Write> {
+    fs: &'a dyn Engine,
+    out: Builder<W>,
+    /// The first path of each inode with more than one.
+    named: HashMap<Ino, Vec<u8>>,
+    exported: Exported,
+    bar: ProgressBar,
+}
+
+impl<W: Write> Archive<'_, W> {
+    /// Writes all of the file system, directories before what is in them.
+    fn all(&mut self) -> Result<()> {
+        let root = self.fs.root();
+        self.one(root, b"./")?;
+        let mut open = vec![(root, b"./".to_vec())];
+        while let Some((dir, path)) = open.pop() {
+            let failed = || shown(&path);
+            let mut names = Vec::new();
+            self.fs
+                .readdir(dir, 0, &mut |entry| {
+                    if !matches!(entry.name, b"." | b"..") {
+                        names.push(entry.name.to_vec());
+                    }
+                    true
+                })
+                .with_context(failed)?;
+            names.sort_unstable();
+            let mut below = Vec::new();
+            for name in names {
+                let mut path = [&path[..], &name].concat();
+                let entry = self.fs.lookup(dir, &name).with_context(|| shown(&path))?;
+                if entry.kind == FileKind::Dir {
+                    path.push(b'/');
+                    below.push((entry.ino, path.clone()));
+                }
+                self.one(entry.ino, &path).with_context(|| shown(&path))?;
+                self.fs.forget(entry.ino, 1);
+            }
+            open.extend(below.into_iter().rev());
+        }
+        Ok(())
+    }
+
+    /// Writes one object.
+    fn one(&mut self, ino: Ino, path: &[u8]) -> Result<()> {
+        let attr = self.fs.getattr(ino)?;
+        self.bar.set_message(shown(path));
+        if attr.kind == FileKind::Socket {
+            self.exported.left_out.push(shown(path));
+            return Ok(());
+        }
+        let mut entry = Entry::new(&attr, path);
+        if attr.kind != FileKind::Dir && attr.nlink > 1 {
+            if let Some(first) = self.named.get(&ino) {
+                self.exported.others += 1;
+                entry.header.set_entry_type(EntryType::Link);
+                entry.links_to(&first.clone());
+                return entry.write(&mut self.out, 0, io::empty());
+            }
+            self.named.insert(ino, path.to_vec());
+        }
+        for name in self.fs.listxattr(ino)? {
+            let value = self.fs.getxattr(ino, &name)?;
+            entry.pax(&format!("SCHILY.xattr.{}", String::from_utf8_lossy(&name)), value);
+        }
+        match attr.kind {
+            FileKind::File => {
+                self.exported.files += 1;
+                self.exported.bytes += attr.size;
+                return self.file(entry, ino, attr.size);
+            }
+            FileKind::Dir => self.exported.directories += 1,
+            FileKind::Symlink => {
+                self.exported.others += 1;
+                entry.links_to(&self.fs.readlink(ino)?);
+            }
+            _ => self.exported.others += 1,
+        }
+        entry.write(&mut self.out, 0, io::empty())
+    }
+
+    fn file(&mut self, mut entry: Entry<'_>, ino: Ino, size: u64) -> Result<()> {
+        let ranges = ranges(self.fs, ino, size)?;
+        let stored: u64 = ranges.iter().map(|(_, len)| len).sum();
+        let content = Content { fs: self.fs, ino, ranges, at: 0, bar: &self.bar };
+        if stored == size {
+            return entry.write(&mut self.out, size, content);
+        }
+        // Version 1.0 of the sparse format of GNU tar: the content begins with the ranges.
+        let mut map = format!("{}\n", content.ranges.len() + 1);
+        for (at, len) in content.ranges.iter().chain([&(size, 0)]) {
+            map += &format!("{at}\n{len}\n");
+        }
+        let mut map = map.into_bytes();
+        map.resize(map.len().next_multiple_of(BLOCK as usize), 0);
+        entry.pax("GNU.sparse.major", b"1".to_vec());
+        entry.pax("GNU.sparse.minor", b"0".to_vec());
+        entry.pax("GNU.sparse.name", entry.path.to_vec());
+        entry.pax("GNU.sparse.realsize", size.to_string().into_bytes());
+        entry.write(&mut self.out, map.len() as u64 + stored, map.as_slice().chain(content))
+    }
+}
+
+/// Returns the ranges of a file with data, as offset and length.
+fn ranges(fs: &dyn FileSystem, ino: Ino, size: u64) -> Result<Vec<(u64, u64)>, Errno> {
+    let (mut all, mut at) = (Vec::new(), 0);
+    while at < size {
+        let start = match fs.seek(ino, at, Seek::Data) {
+            Err(Errno::NXIO) => break,
+            start => start?,
+        };
+        at = fs.seek(ino, start, Seek::Hole)?.min(size);
+        all.push((start, at - start));
+    }
+    Ok(all)
+}
+
+/// The data of a file, range by range.
+struct Content<'a> {
+    fs: &'a dyn FileSystem,
+    ino: Ino,
+    /// What is left, in order, from `at` bytes behind the start of the first range on.
+    ranges: Vec<(u64, u64)>,
+    at: u64,
+    bar: &'a ProgressBar,
+}
+
+impl Read for Content<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while self.ranges.first().is_some_and(|(_, len)| self.at == *len) {
+            self.ranges.remove(0);
+            self.at = 0;
+        }
+        let Some((start, len)) = self.ranges.first() else { return Ok(0) };
+        let most = buf.len().min((len - self.at).try_into().unwrap_or(usize::MAX));
+        let done = self.fs.read(self.ino, start + self.at, &mut buf[..most]);
+        let done = done.map_err(|e| io::Error::from_raw_os_error(e.raw_os_error()))?;
+        if done == 0 && most > 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.at += done as u64;
+        self.bar.inc(done as u64);
+        Ok(done)
+    }
+}
+
+/// The header of an object, and the records that say what the header has no place for.
+struct Entry<'a> {
+    header: Header,
+    path: &'a [u8],
+    records: Vec<(String, Vec<u8>)>,
+}
+
+impl<'a> Entry<'a> {
+    fn new(attr: &Attr, path: &'a [u8]) -> Self {
+        let mut entry = Self { header: Header::new_ustar(), path, records: Vec::new() };
+        let header = &mut entry.header;
+        header.set_mode(attr.perm);
+        header.set_entry_type(match attr.kind {
+            FileKind::File | FileKind::Socket => EntryType::Regular,
+            FileKind::Dir => EntryType::Directory,
+            FileKind::Symlink => EntryType::Symlink,
+            FileKind::Fifo => EntryType::Fifo,
+            FileKind::Char => EntryType::Char,
+            FileKind::Block => EntryType::Block,
+        });
+        let device = u64::from(attr.rdev);
+        let [major, minor] = [libc::major(device), libc::minor(device)];
+        // In a header of this format, these fields exist.
+        let _ = header.set_device_major(major).and(header.set_device_minor(minor));
+        let (seconds, ns) =
+            (attr.mtime.0.div_euclid(1_000_000_000), attr.mtime.0.rem_euclid(1_000_000_000));
+        header.set_mtime(seconds.try_into().unwrap_or(0));
+        if ns != 0 || seconds < 0 {
+            entry.pax("mtime", decimal(attr.mtime.0));
+        }
+        entry.number("uid", attr.uid.into(), Header::set_uid);
+        entry.number("gid", attr.gid.into(), Header::set_gid);
+        entry
+    }
+
+    fn pax(&mut self, name: &str, value: Vec<u8>) {
+        self.records.push((name.to_owned(), value));
+    }
+
+    /// Sets a number that may have more than the seven octal digits of its field.
+    fn number(&mut self, name: &str, value: u64, set: fn(&mut Header, u64)) {
+        if value < 1 << 21 {
+            return set(&mut self.header, value);
+        }
+        set(&mut self.header, 0);
+        self.pax(name, value.to_string().into_bytes());
+    }
+
+    fn links_to(&mut self, target: &[u8]) {
+        let short = target.len().min(NAME_MAX);
+        self.header.as_old_mut().linkname[..short].copy_from_slice(&target[..short]);
+        if short < target.len() {
+            self.pax("linkpath", target.to_vec());
+        }
+    }
+
+    fn write(mut self, out: &mut Builder<impl Write>, size: u64, content: impl Read) -> Result<()> {
+        let short = self.path.len().min(NAME_MAX);
+        self.header.as_old_mut().name[..short].copy_from_slice(&self.path[..short]);
+        if short < self.path.len() {
+            self.pax("path", self.path.to_vec());
+        }
+        // Eleven octal digits.
+        if size >= 1 << 33 {
+            self.pax("size", size.to_string().into_bytes());
+        }
+        self.header.set_size(size);
+        self.header.set_cksum();
+        out.append_pax_extensions(
+            self.records.iter().map(|(name, value)| (&name[..], &value[..])),
+        )?;
+        Ok(out.append(&self.header, content)?)
+    }
+}
+
+/// Returns a time in seconds, with nine digits behind the point.
+fn decimal(ns: i64) -> Vec<u8> {
+    let (sign, whole) = (if ns < 0 { "-" } else { "" }, ns.unsigned_abs());
+    format!("{sign}{}.{:09}", whole / 1_000_000_000, whole % 1_000_000_000).into_bytes()
+}
+
+fn shown(path: &[u8]) -> String {
+    crate::shown::lines(&String::from_utf8_lossy(path)).into_owned()
+}
