@@ -38,7 +38,6 @@ type Output = Box<dyn Write + Send>;
 pub struct Recorder {
     id: u64,
     has_data: bool,
-    started: Instant,
     state: Mutex<State>,
 }
 
@@ -48,6 +47,8 @@ struct State {
     writer: Option<Writer<Output>>,
     threads: u16,
     error: Option<io::Error>,
+    started: Instant,
+    is_paused: bool,
 }
 
 impl fmt::Debug for Recorder {
@@ -60,17 +61,31 @@ impl Recorder {
     /// Records to `output`: with the stored bytes, if `has_data`. The region is the first one that
     /// is opened with this observer.
     pub fn new(output: impl Write + Send + 'static, has_data: bool) -> Arc<Self> {
+        let recorder = Self::paused(output, has_data);
+        recorder.resume();
+        recorder
+    }
+
+    /// As [`new`](Self::new), but records nothing before [`resume`](Self::resume).
+    pub fn paused(output: impl Write + Send + 'static, has_data: bool) -> Arc<Self> {
         Arc::new(Self {
             id: RECORDERS.fetch_add(1, Relaxed),
             has_data,
-            started: Instant::now(),
             state: Mutex::new(State {
                 output: Some(Box::new(output)),
                 writer: None,
                 threads: 0,
                 error: None,
+                started: Instant::now(),
+                is_paused: true,
             }),
         })
+    }
+
+    /// Records from now on. The time of the run begins here.
+    pub fn resume(&self) {
+        let mut state = self.state();
+        (state.is_paused, state.started) = (false, Instant::now());
     }
 
     /// Notes that this thread starts an operation.
@@ -89,8 +104,8 @@ impl Recorder {
     /// The first error of the output, after which nothing was recorded; or that no region was
     /// opened.
     pub fn finish(&self) -> io::Result<End> {
-        let elapsed = self.started.elapsed().as_nanos() as u64;
         let mut state = self.state();
+        let elapsed = state.started.elapsed().as_nanos() as u64;
         if let Some(err) = state.error.take() {
             return Err(err);
         }
@@ -120,6 +135,9 @@ impl Recorder {
     fn note(&self, action: Action<'_>) {
         let now = Instant::now();
         let mut state = self.state();
+        if state.is_paused {
+            return;
+        }
         let here = self.here(&mut state);
         let gap_ns = now.saturating_duration_since(here.since).as_nanos() as u64;
         state.push(&MemoryEvent { thread: here.thread, gap_ns, action });
