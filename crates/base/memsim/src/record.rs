@@ -38,11 +38,11 @@ type Output = Box<dyn Write + Send>;
 pub struct Recorder {
     id: u64,
     has_data: bool,
-    state: Mutex<State>,
+    state: Mutex<RecorderState>,
 }
 
 /// The output, until it fails or the recording ends.
-struct State {
+struct RecorderState {
     output: Option<Output>,
     writer: Option<Writer<Output>>,
     threads: u16,
@@ -71,7 +71,7 @@ impl Recorder {
         Arc::new(Self {
             id: RECORDERS.fetch_add(1, Relaxed),
             has_data,
-            state: Mutex::new(State {
+            state: Mutex::new(RecorderState {
                 output: Some(Box::new(output)),
                 writer: None,
                 threads: 0,
@@ -115,12 +115,12 @@ impl Recorder {
         Ok(end)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RecorderState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Returns this thread, and whether it is new.
-    fn here(&self, state: &mut State) -> Here {
+    fn here(&self, state: &mut RecorderState) -> Here {
         match HERE.get() {
             Some(here) if here.recorder == self.id => here,
             _ => {
@@ -178,7 +178,7 @@ impl Recorder {
 /// Makes the action of a part of an access, from its place, length and bytes.
 type PartAction<'a> = dyn for<'d> Fn(u64, u32, Option<&'d [u8]>) -> Action<'d> + 'a;
 
-impl State {
+impl RecorderState {
     /// Writes a record. After an error nothing more is written.
     fn push(&mut self, event: &MemoryEvent<'_>) {
         if let Some(writer) = &mut self.writer

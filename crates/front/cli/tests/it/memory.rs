@@ -150,14 +150,17 @@ fn engines_are_recorded_and_replayed() {
 fn wear_is_counted() {
     let traced = Traced::new(1 << 20, 0, &[&commit()[..], &commit()].concat());
     let found = json(&["wear", &traced.trace, "--time", "3600"]);
-    assert_eq!((&found["totals"]["line_writes"], &found["totals"]["line_max"]), (&2.into(), &2.into()));
+    assert_eq!(
+        (&found["totals"]["line_writes"], &found["totals"]["line_max"]),
+        (&2.into(), &2.into())
+    );
     assert_eq!(found["hottest"][0], serde_json::json!({ "addr": 64, "writes": 2 }));
     let lives = found["lifetimes"].as_array().unwrap();
     assert_eq!(lives.len(), 5 * 6);
     assert_eq!(lives[0]["levelling"], "none");
     assert_eq!(lives[0]["hours"], 1e8 / 2.0);
     assert!(ok(&["wear", &traced.trace]).contains("start-gap"));
-    assert!(fails(&["wear", &traced.trace, "--memory", "1"], 1).contains("--memory"));
+    assert!(fails(&["wear", &traced.trace, "--count-memory", "1"], 1).contains("--count-memory"));
 }
 
 #[test]
@@ -165,7 +168,11 @@ fn hardware_has_its_cost() {
     let found = json(&["costs"]);
     assert_eq!(found["total_bytes"], 40_576);
     assert!(ok(&["costs"]).contains("39.6 KiB"));
-    for wrong in [&["costs", "--l1", "3K"][..], &["costs", "--cores", "0"], &["costs", "--droop", "0"]] {
+    let optane = found["memories"].as_array().unwrap().iter().find(|m| m["name"] == "optane");
+    assert_eq!(optane.unwrap()["read_ns"], 305);
+    for wrong in
+        [&["costs", "--l1", "3K"][..], &["costs", "--cores", "0"], &["costs", "--droop", "0"]]
+    {
         fails(wrong, 2);
     }
 }
@@ -181,7 +188,7 @@ fn traces_of_other_simulators_are_converted() {
     assert_eq!(json(&["import", text, back, "--from", "ramulator2"])["events"], 3);
     assert_eq!(json(&["describe", back])["loads"]["count"], 2);
     json(&["export", &traced.trace, text, "--to", "dramsim3", "--through", "clwb"]);
-    assert!(std::fs::read_to_string(text).unwrap().ends_with("0x40 WRITE 161\n"));
+    assert!(std::fs::read_to_string(text).unwrap().ends_with("0x40 WRITE 142\n"));
     assert!(fails(&["import", text, back, "--from", "nvmain"], 1).contains("line 1"));
     fails(&["import", text, back, "--from", "gem5"], 2);
 }

@@ -1,10 +1,12 @@
-//! `keepstone simulate memory costs`: the additional hardware for epochs, and the capacitor.
+//! `keepstone simulate memory costs`: the additional hardware for epochs, the capacitor, and the
+//! memories that other commands know.
 
 use anyhow::{Result, ensure};
 use clap::Args;
 use memsim::atomicity::{Capacitor, PAPER_DROOP};
 use memsim::caches::OrderingMode;
 use memsim::caches::cost::EpochCost;
+use memsim::caches::memories::{MEMORIES, NamedMemory};
 
 use super::hardware::HardwareArgs;
 use crate::output;
@@ -41,7 +43,7 @@ pub fn run(args: &CostsArgs, json: bool) -> Result<()> {
     let total_bytes = cost.total_bytes();
     if json {
         return output::json(&serde_json::json!({
-            "epochs": cost, "total_bytes": total_bytes, "capacitor": capacitor,
+            "epochs": cost, "total_bytes": total_bytes, "capacitor": capacitor, "memories": MEMORIES,
         }));
     }
     let bytes = |bits: u64| format!("{} bytes", bits.div_ceil(8));
@@ -56,5 +58,10 @@ pub fn run(args: &CostsArgs, json: bool) -> Result<()> {
         ("  energy of the writes", format!("{:.2} nJ", capacitor.energy_nj)),
         ("  words torn without it", format!("up to {}", capacitor.torn_words)),
     ]);
+    say!();
+    say!("memory        read   write  banks  source");
+    for NamedMemory { name, read_ns, write_ns, banks, source } in MEMORIES {
+        say!("{name:10} {read_ns:>4} ns {write_ns:>4} ns  {banks:>5}  {source}");
+    }
     Ok(())
 }

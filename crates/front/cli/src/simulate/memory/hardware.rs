@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
+use memsim::caches::memories::{MEMORIES, NamedMemory};
 use memsim::caches::{CacheSize, HardwareConfig, OrderingMode, Timing};
 
 use crate::{output, size};
@@ -24,24 +25,28 @@ pub struct HardwareArgs {
     /// Data is durable in the queue of the memory controller (ADR), not only in memory.
     #[arg(long)]
     pub adr: bool,
-    /// Nanoseconds for a read of a line from memory.
-    #[arg(long, value_name = "NS", default_value_t = timing().read_ns)]
-    pub read_ns: u64,
-    /// Nanoseconds for a write of a line to memory.
-    #[arg(long, value_name = "NS", default_value_t = timing().write_ns)]
-    pub write_ns: u64,
+    /// The memory: pcm, stt-mram, nvdimm-n, cxl-near, cxl-far or optane. `costs` lists their numbers
+    /// and sources.
+    #[arg(long, value_name = "NAME", default_value = MEMORIES[0].name)]
+    pub memory: NamedMemory,
+    /// Nanoseconds for a read of a line from memory, instead of that of --memory.
+    #[arg(long, value_name = "NS")]
+    pub read_ns: Option<u64>,
+    /// Nanoseconds for a write of a line to memory, instead of that of --memory.
+    #[arg(long, value_name = "NS")]
+    pub write_ns: Option<u64>,
     /// Nanoseconds for an access that hits the L1 cache.
     #[arg(long, value_name = "NS", default_value_t = timing().l1_ns)]
     pub l1_ns: u64,
     /// Nanoseconds for an access that hits the L2 cache.
     #[arg(long, value_name = "NS", default_value_t = timing().l2_ns)]
     pub l2_ns: u64,
-    /// Banks of the memory, which work at the same time.
-    #[arg(long, value_name = "N", default_value_t = timing().banks)]
-    pub banks: u32,
-    /// Writes that the queue of the memory controller holds.
-    #[arg(long, value_name = "N", default_value_t = timing().queue)]
-    pub queue: u32,
+    /// Banks of the memory, which work at the same time, instead of those of --memory.
+    #[arg(long, value_name = "N")]
+    pub banks: Option<u32>,
+    /// Writes that the queue of the memory controller holds. Default: 32, or a write for each bank.
+    #[arg(long, value_name = "N")]
+    pub queue: Option<u32>,
 }
 
 fn timing() -> Timing {
@@ -67,6 +72,7 @@ fn cache(text: &str, default: CacheSize) -> Result<CacheSize> {
 impl HardwareArgs {
     /// Returns the hardware. A configuration that cannot be is wrong usage.
     pub fn config(&self, mode: OrderingMode) -> Result<HardwareConfig> {
+        let of_memory = self.memory.timing(timing());
         let config = HardwareConfig {
             mode,
             cores: self.cores,
@@ -77,10 +83,10 @@ impl HardwareArgs {
             timing: Timing {
                 l1_ns: self.l1_ns,
                 l2_ns: self.l2_ns,
-                read_ns: self.read_ns,
-                write_ns: self.write_ns,
-                banks: self.banks,
-                queue: self.queue,
+                read_ns: self.read_ns.unwrap_or(of_memory.read_ns),
+                write_ns: self.write_ns.unwrap_or(of_memory.write_ns),
+                banks: self.banks.unwrap_or(of_memory.banks),
+                queue: self.queue.unwrap_or(of_memory.queue),
             },
             ..HardwareConfig::default()
         };

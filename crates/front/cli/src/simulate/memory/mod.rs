@@ -40,12 +40,12 @@ as if no load hit a cache. With --model it is that of simulated caches.")]
     Throughput(throughput::ThroughputArgs),
     /// Replay a trace through caches, in several ways of keeping stores in order.
     #[command(after_help = "\
-Example: keepstone simulate memory caches TRACE --mode clwb,epoch --l2 8M
+Example: keepstone simulate memory caches TRACE --mode clwb,epoch --memory optane --adr
 
 Cores execute their accesses one after the other; nothing overlaps. docs/SIMULATION.md has the rules.")]
     Caches(caches::CachesArgs),
     /// Compute the additional hardware of epochs (BPFS §4.4.1), and the capacitor that completes
-    /// writes (§4.3).
+    /// writes (§4.3). List the memories that --memory knows.
     #[command(after_help = "Example: keepstone simulate memory costs --l2 8M --rows 32")]
     Costs(costs::CostsArgs),
     /// Count the writes of each line behind the caches, and compute the time until a cell fails.

@@ -65,7 +65,8 @@ pub fn run(args: &RecordArgs, json: bool) -> Result<()> {
     args.layout.format(&region, &FormatOptions::default())?;
     let mounting = MountOptions { seed: Some(args.seed), ..MountOptions::default() };
     let fs = engines::mount(region, &mounting)?;
-    let mut run = Run { fs: &*fs, args, rng: Rng::new(args.seed), recorder: &recorder, op: 0 };
+    let mut run =
+        WorkloadRun { fs: &*fs, args, rng: Rng::new(args.seed), recorder: &recorder, op: 0 };
     run.workload().map_err(|err| {
         anyhow!("the workload failed in the pool of {}: {err}", size::show(args.size))
     })?;
@@ -79,7 +80,7 @@ pub fn run(args: &RecordArgs, json: bool) -> Result<()> {
 }
 
 /// A workload under way.
-struct Run<'a> {
+struct WorkloadRun<'a> {
     fs: &'a dyn Engine,
     args: &'a RecordArgs,
     rng: Rng,
@@ -87,7 +88,7 @@ struct Run<'a> {
     op: u32,
 }
 
-impl Run<'_> {
+impl WorkloadRun<'_> {
     /// Prepares, records the operations, and ends with a sync.
     fn workload(&mut self) -> vfs::Result<()> {
         let data = vec![0x5a; usize::try_from(self.args.bytes).unwrap_or(usize::MAX)];

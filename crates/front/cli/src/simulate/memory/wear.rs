@@ -41,7 +41,7 @@ pub struct WearArgs {
     pub gap_region: u64,
     /// Most memory for counts; the command fails if the trace writes to more pages.
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = size::parse)]
-    pub memory: u64,
+    pub count_memory: u64,
     #[command(flatten)]
     pub hardware: HardwareArgs,
 }
@@ -57,7 +57,7 @@ fn seconds(text: &str) -> Result<f64> {
 
 pub fn run(args: &WearArgs, json: bool) -> Result<()> {
     let named = || args.trace.display().to_string();
-    let pages_max = usize::try_from(args.memory / PAGE_COUNTS).unwrap_or(usize::MAX);
+    let pages_max = usize::try_from(args.count_memory / PAGE_COUNTS).unwrap_or(usize::MAX);
     let config = args.hardware.config(args.mode)?;
     let mut simulator = Simulator::new(config, WearCounts::new(pages_max))?;
     let mut reader = super::open(&args.trace)?;
@@ -66,7 +66,7 @@ pub fn run(args: &WearArgs, json: bool) -> Result<()> {
     let (report, counts) = simulator.finish();
     ensure!(
         counts.missed() == 0,
-        "{}: writes to more than {pages_max} pages of 4 KiB; give more --memory",
+        "{}: writes to more than {pages_max} pages of 4 KiB; give more --count-memory",
         named()
     );
     let totals = counts.totals();
