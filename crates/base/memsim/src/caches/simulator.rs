@@ -469,7 +469,7 @@ impl<S: WriteSink> Simulator<S> {
         self.cores[core].now = self.controller.read(self.cores[core].now, line);
     }
 
-    /// Gives a line a place in the L2 cache, whose line is evicted (simulator-R4), also from the L1
+    /// Gives a line a place in the L2 cache. The line there is evicted (simulator-R4) from all
     /// caches (simulator-S1).
     fn make_room(&mut self, core: usize, line: u64) -> usize {
         let unordered = self.unordered();

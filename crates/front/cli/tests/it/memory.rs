@@ -191,4 +191,21 @@ fn traces_of_other_simulators_are_converted() {
     assert!(std::fs::read_to_string(text).unwrap().ends_with("0x40 WRITE 142\n"));
     assert!(fails(&["import", text, back, "--from", "nvmain"], 1).contains("line 1"));
     fails(&["import", text, back, "--from", "gem5"], 2);
+    fails(&["export", text, back, "--to", "gem5"], 2);
+    assert!(fails(&["export", &traced.trace, text, "--to", "crash"], 1).contains("its bytes"));
+}
+
+#[test]
+fn a_recording_with_content_is_linted() {
+    let traced = Traced::new(4096, 0, &[]);
+    let text = traced.path("text");
+    let text = text.to_str().unwrap();
+    let args = ["record", &traced.trace, "--workload", "create", "--operations", "5"];
+    json(&[&args[..], &["--size", "4M", "--content"]].concat());
+    json(&["export", &traced.trace, text, "--to", "crash"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    let output = command.args(["crashtest", "--from-trace", text]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+    assert!(!told.contains("not an event"), "{told}");
 }

@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use memsim::caches::{OrderingMode, Simulator};
+use memsim::crash_text;
 use memsim::foreign::{self, TextFormat, TextWriter};
 
 use super::hardware::HardwareArgs;
@@ -34,9 +36,10 @@ pub struct ExportArgs {
     pub trace: PathBuf,
     /// The text to write.
     pub text: PathBuf,
-    /// Format of TEXT: ramulator2 (LoadStoreTrace), dramsim3 or nvmain.
+    /// Format of TEXT: ramulator2 (LoadStoreTrace), dramsim3, nvmain, or crash: for `keepstone
+    /// crashtest --from-trace`; TRACE must have the stored bytes.
     #[arg(long, value_name = "FORMAT")]
-    pub to: TextFormat,
+    pub to: ExportFormat,
     /// Nanoseconds of a cycle.
     #[arg(long, value_name = "NS", default_value_t = 1.0, value_parser = cycle)]
     pub cycle: f64,
@@ -46,6 +49,24 @@ pub struct ExportArgs {
     pub through: Option<OrderingMode>,
     #[command(flatten)]
     pub hardware: HardwareArgs,
+}
+
+/// A format to export to.
+#[derive(Clone, Copy, Debug)]
+pub enum ExportFormat {
+    Simulator(TextFormat),
+    Crash,
+}
+
+impl FromStr for ExportFormat {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "crash" => Ok(Self::Crash),
+            _ => name.parse().map(Self::Simulator).map_err(|err| format!("{err}, crash")),
+        }
+    }
 }
 
 fn cycle(text: &str) -> Result<f64> {
@@ -70,8 +91,14 @@ pub fn export(args: &ExportArgs, json: bool) -> Result<()> {
     let named = || args.trace.display().to_string();
     let mut reader = super::open(&args.trace)?;
     let config = args.hardware.config(args.through.unwrap_or(OrderingMode::Clwb))?;
-    let output = File::create(&args.text).with_context(|| args.text.display().to_string())?;
-    let mut writer = TextWriter::new(args.to, BufWriter::new(output), args.cycle);
+    let ExportFormat::Simulator(format) = args.to else {
+        if args.through.is_some() {
+            return Err(output::wrong_usage("--to crash: it has no caches, so not with --through"));
+        }
+        let lines = crash_text::export(&mut reader, create(&args.text)?).with_context(named)?;
+        return exported(args, json, lines, 0);
+    };
+    let mut writer = TextWriter::new(format, create(&args.text)?, args.cycle);
     let left_out = match args.through {
         None => writer.export(&mut reader).with_context(named)?,
         Some(_) => {
@@ -82,12 +109,20 @@ pub fn export(args: &ExportArgs, json: bool) -> Result<()> {
         }
     };
     let accesses = writer.finish().with_context(|| args.text.display().to_string())?;
+    exported(args, json, accesses, left_out)
+}
+
+fn create(path: &Path) -> Result<BufWriter<File>> {
+    Ok(BufWriter::new(File::create(path).with_context(|| path.display().to_string())?))
+}
+
+fn exported(args: &ExportArgs, json: bool, accesses: u64, left_out: u64) -> Result<()> {
     if json {
         return output::json(&serde_json::json!({ "accesses": accesses, "left_out": left_out }));
     }
     say!("{}: {accesses} accesses", args.text.display());
     if left_out > 0 {
-        say!("left out, because {} has no word for them: {left_out} flushes and fences", args.to);
+        say!("left out, because the format has no word for them: {left_out} flushes and fences");
     }
     Ok(())
 }

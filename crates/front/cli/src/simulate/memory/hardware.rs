@@ -25,8 +25,8 @@ pub struct HardwareArgs {
     /// Data is durable in the queue of the memory controller (ADR), not only in memory.
     #[arg(long)]
     pub adr: bool,
-    /// The memory: pcm, stt-mram, nvdimm-n, cxl-near, cxl-far or optane. `costs` lists their numbers
-    /// and sources.
+    /// The memory: pcm, stt-mram, nvdimm-n, cxl-near, cxl-far or optane. `costs` lists their
+    /// numbers and sources.
     #[arg(long, value_name = "NAME", default_value = MEMORIES[0].name)]
     pub memory: NamedMemory,
     /// Nanoseconds for a read of a line from memory, instead of that of --memory.

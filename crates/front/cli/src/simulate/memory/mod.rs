@@ -60,11 +60,11 @@ Example: keepstone simulate memory import loads.txt TRACE --from ramulator2
 
 Accesses become loads and stores of whole lines.")]
     Import(convert::ImportArgs),
-    /// Write a memory trace as one of another simulator.
+    /// Write a memory trace as one of another simulator, or of the crash explorer.
     #[command(after_help = "\
 Example: keepstone simulate memory export TRACE writes.txt --to nvmain --through epoch --cycle 0.5
 
-These formats have neither flushes nor fences.")]
+The formats of other simulators have neither flushes nor fences.")]
     Export(convert::ExportArgs),
 }
 
