@@ -2,8 +2,9 @@
 //!
 //! A PCM bit is written by a current over a time. The capacitor has to supply that charge for all
 //! bits that are being written, while its voltage stays within a bound. The paper gives 93.5 nF for
-//! a bit that becomes 0 (a ramp from 150 µA to 0 in 150 ns, at 1.2 V) and 75 nF for one that becomes
-//! 1 (300 µA for 40 ns, at 1.6 V). These are charge / (voltage × droop) with a droop of 10^-4.
+//! a bit that becomes 0 (a ramp from 150 µA to 0 in 150 ns, at 1.2 V), and 75 nF for one that
+//! becomes 1 (300 µA for 40 ns, at 1.6 V). These are charge / (voltage × droop) with a droop of
+//! 10^-4.
 
 use serde::Serialize;
 

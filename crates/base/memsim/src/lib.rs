@@ -8,7 +8,7 @@
 //! - [`summary`]: the counts of a trace: accesses, bytes, lines, threads, time.
 //! - [`wear`]: writes of lines behind the caches, and the time until a cell fails (§4.2).
 //! - [`atomicity`]: the capacitor that completes writes (§4.3).
-//! - [`foreign`]: traces of other simulators.
+//! - [`foreign`], [`crash_text`]: traces of other simulators, and of the crash explorer.
 //! - [`throughput`]: the time of a run on memory of less throughput (§5.4, Figure 7).
 //!
 //! Models are functions of the trace and their configuration: the same input gives the same result
@@ -18,6 +18,7 @@
 
 pub mod atomicity;
 pub mod caches;
+pub mod crash_text;
 pub mod foreign;
 pub mod record;
 pub mod summary;

@@ -38,16 +38,17 @@ type Output = Box<dyn Write + Send>;
 pub struct Recorder {
     id: u64,
     has_data: bool,
-    started: Instant,
-    state: Mutex<State>,
+    state: Mutex<RecorderState>,
 }
 
 /// The output, until it fails or the recording ends.
-struct State {
+struct RecorderState {
     output: Option<Output>,
     writer: Option<Writer<Output>>,
     threads: u16,
     error: Option<io::Error>,
+    started: Instant,
+    is_paused: bool,
 }
 
 impl fmt::Debug for Recorder {
@@ -60,17 +61,31 @@ impl Recorder {
     /// Records to `output`: with the stored bytes, if `has_data`. The region is the first one that
     /// is opened with this observer.
     pub fn new(output: impl Write + Send + 'static, has_data: bool) -> Arc<Self> {
+        let recorder = Self::paused(output, has_data);
+        recorder.resume();
+        recorder
+    }
+
+    /// As [`new`](Self::new), but records nothing before [`resume`](Self::resume).
+    pub fn paused(output: impl Write + Send + 'static, has_data: bool) -> Arc<Self> {
         Arc::new(Self {
             id: RECORDERS.fetch_add(1, Relaxed),
             has_data,
-            started: Instant::now(),
-            state: Mutex::new(State {
+            state: Mutex::new(RecorderState {
                 output: Some(Box::new(output)),
                 writer: None,
                 threads: 0,
                 error: None,
+                started: Instant::now(),
+                is_paused: true,
             }),
         })
+    }
+
+    /// Records from now on. The time of the run begins here.
+    pub fn resume(&self) {
+        let mut state = self.state();
+        (state.is_paused, state.started) = (false, Instant::now());
     }
 
     /// Notes that this thread starts an operation.
@@ -89,8 +104,8 @@ impl Recorder {
     /// The first error of the output, after which nothing was recorded; or that no region was
     /// opened.
     pub fn finish(&self) -> io::Result<End> {
-        let elapsed = self.started.elapsed().as_nanos() as u64;
         let mut state = self.state();
+        let elapsed = state.started.elapsed().as_nanos() as u64;
         if let Some(err) = state.error.take() {
             return Err(err);
         }
@@ -100,12 +115,12 @@ impl Recorder {
         Ok(end)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RecorderState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Returns this thread, and whether it is new.
-    fn here(&self, state: &mut State) -> Here {
+    fn here(&self, state: &mut RecorderState) -> Here {
         match HERE.get() {
             Some(here) if here.recorder == self.id => here,
             _ => {
@@ -120,6 +135,9 @@ impl Recorder {
     fn note(&self, action: Action<'_>) {
         let now = Instant::now();
         let mut state = self.state();
+        if state.is_paused {
+            return;
+        }
         let here = self.here(&mut state);
         let gap_ns = now.saturating_duration_since(here.since).as_nanos() as u64;
         state.push(&MemoryEvent { thread: here.thread, gap_ns, action });
@@ -160,7 +178,7 @@ impl Recorder {
 /// Makes the action of a part of an access, from its place, length and bytes.
 type PartAction<'a> = dyn for<'d> Fn(u64, u32, Option<&'d [u8]>) -> Action<'d> + 'a;
 
-impl State {
+impl RecorderState {
     /// Writes a record. After an error nothing more is written.
     fn push(&mut self, event: &MemoryEvent<'_>) {
         if let Some(writer) = &mut self.writer

@@ -1,5 +1,5 @@
 //! Observers of a region: they see each access as the caller of [`Medium`](crate::Medium) asked for
-//! it, with its address. A recorder of traces is one.
+//! it, with its address. `memsim` has a recorder of traces.
 //!
 //! An observed region flushes and fences as persistent memory does, also in DRAM, so that the
 //! accesses are the same on every machine. Content that is lent ([`Medium::lend`]) or mapped is

@@ -262,7 +262,7 @@ pub fn mount_options() -> impl TypedValueParser<Value = String> {
 }
 
 /// Returns the parser of names of file systems that a pool can hold.
-fn layouts() -> impl TypedValueParser<Value = Layout> {
+pub fn layouts() -> impl TypedValueParser<Value = Layout> {
     let names = Layout::ALL.map(|layout| PossibleValue::new(layout.name()).help(layout.promise()));
     PossibleValuesParser::new(names)
         .map(|name| Layout::named(&name).expect("the parser knows these names only"))
@@ -343,6 +343,10 @@ pub struct MountArgs {
     /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s.
     #[arg(long, value_name = "SPEC")]
     pub emulate: Option<pmem::Emulation>,
+    /// Record the server's accesses to the pool in FILE, for `keepstone simulate memory`. Programs
+    /// cannot bypass the mount then (exclusive).
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// Write back data that no program has synced after this many seconds; 0: never. Default: 30.
     #[arg(long, value_name = "SECONDS")]
     pub data_flush_interval: Option<u32>,

@@ -133,7 +133,7 @@ pub struct Timing {
 pub struct HardwareConfig {
     /// The mode.
     pub mode: OrderingMode,
-    /// Cores; thread `t` runs on core `t` modulo this number. Each is one hardware context.
+    /// Cores; thread `t` runs on core `t` modulo this number. A core has one hardware context.
     pub cores: u32,
     /// The L1 cache of each core.
     pub l1: CacheSize,
@@ -149,9 +149,10 @@ pub struct HardwareConfig {
     pub volatile_from: u64,
 }
 
-/// The machine that BPFS simulates (§5.1, §4.4.1): two cores, 32 KiB of L1, 4 MiB of L2, eight
-/// epochs in flight. Associativity and times of the caches are assumptions. Those of the memory are
-/// of phase-change memory: 150 ns for a write (§4.3), 55 ns for a read (Lee et al., ISCA 2009).
+/// The machine that BPFS simulates (§5.1, §4.4.1): two cores with caches of 32 KiB, a shared cache
+/// of 4 MiB, eight epochs in flight. Associativity and times of the caches are assumptions. Those
+/// of the memory are of phase-change memory: 150 ns for a write (§4.3), 55 ns for a read (Lee et
+/// al., ISCA 2009).
 impl Default for HardwareConfig {
     fn default() -> Self {
         Self {

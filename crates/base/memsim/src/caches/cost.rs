@@ -30,7 +30,7 @@ impl EpochCost {
         let pointer = bits_to_count(epochs);
         let tag_bits_per_line = pointer + 1;
         let lines = cores * config.l1.lines() + config.l2.lines();
-        // The bit says whether there are lines; the counter then counts from 1.
+        // The bit records whether there are lines; the counter then counts from 1.
         let index = |bytes: u64| {
             let group = GROUP.min(bytes);
             bytes / group * epochs * (1 + bits_to_count(group / LINE))

@@ -8,7 +8,7 @@ use super::controller::EpochId;
 
 /// An entry of the table.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct EpochEntry {
     pub(super) id: EpochId,
     /// Its place in the order in which entries were taken.
     taken: u64,
@@ -21,7 +21,7 @@ pub(super) struct Entry {
 /// The table.
 #[derive(Debug)]
 pub(super) struct EpochTable {
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Option<EpochEntry>>,
     taken: u64,
     /// The most epochs that were in flight at a time.
     pub(super) in_flight_max: u64,
@@ -39,21 +39,22 @@ impl EpochTable {
     }
 
     #[inline]
-    pub(super) fn entry(&self, slot: usize) -> &Entry {
+    pub(super) fn entry(&self, slot: usize) -> &EpochEntry {
         self.entries[slot].as_ref().expect("lines point to entries in use")
     }
 
     #[inline]
-    pub(super) fn entry_mut(&mut self, slot: usize) -> &mut Entry {
+    pub(super) fn entry_mut(&mut self, slot: usize) -> &mut EpochEntry {
         self.entries[slot].as_mut().expect("lines point to entries in use")
     }
 
     /// Takes an entry that is free now. `None` if all are in flight (epochs-E2).
     pub(super) fn take(&mut self, id: EpochId, now: u64) -> Option<usize> {
-        let is_free = |entry: &Option<Entry>| entry.is_none_or(|e| e.lines == 0 && e.ends <= now);
+        let is_free =
+            |entry: &Option<EpochEntry>| entry.is_none_or(|e| e.lines == 0 && e.ends <= now);
         let slot = self.entries.iter().position(is_free)?;
         self.taken += 1;
-        self.entries[slot] = Some(Entry { id, taken: self.taken, lines: 0, ends: 0 });
+        self.entries[slot] = Some(EpochEntry { id, taken: self.taken, lines: 0, ends: 0 });
         let in_flight = self.entries.iter().filter(|entry| !is_free(entry)).count() as u64;
         // The new one counts from its first store on.
         self.in_flight_max = self.in_flight_max.max(in_flight + 1);

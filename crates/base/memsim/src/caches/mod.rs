@@ -7,6 +7,7 @@
 //! an [`OrderingMode`].
 //!
 //! - [`config`]: sizes, times and modes; [`cost`]: the additional hardware for epochs (§4.4.1);
+//! - [`memories`]: named memories and the sources of their numbers;
 //! - `sets`: arrays of lines; `epochs`: the table of epochs in flight;
 //! - [`controller`]: the queue of writes, and the banks of the memory;
 //! - [`simulator`]: replays a trace; [`report`]: its counts.
@@ -15,6 +16,7 @@ pub mod config;
 pub mod controller;
 pub mod cost;
 mod epochs;
+pub mod memories;
 pub mod report;
 mod sets;
 pub mod simulator;

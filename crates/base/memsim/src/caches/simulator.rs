@@ -48,8 +48,8 @@ pub struct WriteBack {
     pub written: Written,
 }
 
-/// Gets all writes to memory, in the order in which they enter the controller's queue; and reads, if
-/// it wants them.
+/// Gets all writes to memory, in the order in which they enter the controller's queue; and
+/// reads, if it wants them.
 pub trait WriteSink {
     /// A line is written.
     fn write(&mut self, write: WriteBack);
@@ -104,7 +104,7 @@ struct L1 {
 
 /// A core.
 #[derive(Clone, Copy, Debug, Default)]
-struct Core {
+struct CoreState {
     /// Its time, in nanoseconds.
     now: u64,
     compute_ns: u64,
@@ -119,7 +119,7 @@ struct Core {
 #[derive(Debug)]
 pub struct Simulator<S> {
     config: HardwareConfig,
-    cores: Vec<Core>,
+    cores: Vec<CoreState>,
     l1: Vec<L1>,
     l2: Sets,
     meta: Vec<L2Line>,
@@ -144,7 +144,7 @@ impl<S: WriteSink> Simulator<S> {
         let empty = List { head: NONE, tail: NONE };
         let l1 = || L1 { sets: Sets::new(config.l1), below: vec![0; config.l1.lines() as usize] };
         Ok(Self {
-            cores: vec![Core::default(); config.cores as usize],
+            cores: vec![CoreState::default(); config.cores as usize],
             l1: (0..config.cores).map(|_| l1()).collect(),
             l2: Sets::new(config.l2),
             meta: vec![CLEAN; config.l2.lines() as usize],
@@ -332,7 +332,7 @@ impl<S: WriteSink> Simulator<S> {
         line >= self.config.volatile_from / LINE
     }
 
-    /// Makes a line part of the core's epoch (simulator-R1, R2).
+    /// Makes a line part of the core's epoch (simulator-R1, simulator-R2).
     fn join_epoch(&mut self, core: usize, place: usize, words: u8) {
         let id = self.epoch_of(core);
         if self.meta[place].words != 0 {
@@ -469,7 +469,8 @@ impl<S: WriteSink> Simulator<S> {
         self.cores[core].now = self.controller.read(self.cores[core].now, line);
     }
 
-    /// Gives a line a place in the L2 cache, whose line is evicted (simulator-R4).
+    /// Gives a line a place in the L2 cache. The line there is evicted (simulator-R4) from all
+    /// caches (simulator-S1).
     fn make_room(&mut self, core: usize, line: u64) -> usize {
         let unordered = self.unordered();
         let place = self.l2.victim(line, |place| {

@@ -6,8 +6,9 @@
 //!
 //! The computation does not replay writes. It uses three facts of a region of `n` lines:
 //!
-//! - start_gap-G1: During a *turn*, `n + 1` moves of the gap, each line stays at one place (it moves
-//!   once). The place gets the line's share of `(n + 1) × interval` writes, and one by the gap.
+//! - start_gap-G1: During a *turn*, `n + 1` moves of the gap, each line stays at one place (it
+//!   moves once). The place gets the line's share of `(n + 1) × interval` writes, and one by the
+//!   gap.
 //! - start_gap-G2: After `n + 1` turns each line was at each place: the wear is even.
 //! - start_gap-G3: So a life is a number of whole revolutions, and a part of one, in which the
 //!   first place reaches the endurance. Only that part is computed turn by turn.

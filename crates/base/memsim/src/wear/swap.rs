@@ -2,8 +2,8 @@
 //! since it was last moved, it changes places with a random page.
 //!
 //! Rotation spreads the writes of a page evenly, so a page has one number for its wear. To bound
-//! the work, the pages of a large memory are grouped to at most [`FRAMES_MAX`] frames, which move as
-//! a whole.
+//! the work, the pages of a large memory are grouped to at most [`FRAMES_MAX`] frames, which move
+//! as a whole.
 
 use super::counts::PAGE_LINES;
 use rng::Rng;
@@ -54,7 +54,7 @@ impl PartialOrd for NextSwap {
 
 /// A frame's content.
 #[derive(Clone, Copy, Debug)]
-struct Content {
+struct FrameContent {
     /// Its part of all writes.
     share: f64,
     /// The place where it is.
@@ -78,12 +78,12 @@ impl PageSwaps {
         let limit = endurance * frame_lines as f64;
         let mut rng = Rng::new(self.seed);
         let mut worn = vec![0.0_f64; frames];
-        let content = |place| Content {
+        let content = |place| FrameContent {
             share: of_frames.get(&(place as u64)).copied().unwrap_or(0.0),
             place,
             since: 0.0,
         };
-        let mut contents: Vec<Content> = (0..frames).map(content).collect();
+        let mut contents: Vec<FrameContent> = (0..frames).map(content).collect();
         let mut at_place: Vec<usize> = (0..frames).collect();
         let next =
             |frame: usize, now: f64, share: f64| NextSwap { at: now + interval / share, frame };
@@ -94,7 +94,7 @@ impl PageSwaps {
             let Some(NextSwap { at: now, frame }) = queue.pop() else { break };
             let other = at_place[rng.index(frames)];
             for moved in [frame, other] {
-                let Content { share, place, since } = contents[moved];
+                let FrameContent { share, place, since } = contents[moved];
                 worn[place] += share * (now - since);
                 if worn[place] > limit {
                     return now - (worn[place] - limit) / share;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const TIMING: Timing =
     Timing { l1_ns: 1, l2_ns: 10, read_ns: 50, write_ns: 100, banks: 4, queue: 16 };
 
-/// One set per cache: two lines in each L1, `l2` lines in the L2 cache.
+/// One set per cache: two lines in each L1 cache, `l2` lines in the L2 cache.
 fn config(mode: OrderingMode, cores: u32, l2: u32) -> HardwareConfig {
     HardwareConfig {
         mode,

@@ -1,4 +1,5 @@
-//! What a region does around each access: tell its observer, and take as long as slower memory.
+//! Instruments of a region: around each access, they notify its observer, and wait as long as
+//! slower memory would take.
 
 use crate::counters::Counters;
 use crate::emulation::{Emulation, Emulator};

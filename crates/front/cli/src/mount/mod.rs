@@ -11,6 +11,7 @@ mod flush;
 mod helper;
 pub mod options;
 mod prealloc;
+mod recording;
 mod saved;
 mod serve;
 
@@ -122,6 +123,9 @@ impl MountPlan {
         options.no_cache |= args.no_cache;
         options.threads = args.threads.or(options.threads);
         options.emulation = args.emulate.or(options.emulation);
+        if let Some(file) = &args.record {
+            options.record = Some(recording::file(&file.to_string_lossy())?);
+        }
         let life = &mut options.life;
         life.create |= args.create;
         life.size = args.size.or(life.size);

@@ -4,8 +4,10 @@ use ::pool::{Consistency, DurabilityMode, PastCache, WritePolicy};
 use anyhow::{Context as _, Result, anyhow, bail};
 use fuse::{MountAccess, MountFlags};
 use pool::Prealloc;
+use std::path::PathBuf;
 
 use super::prealloc;
+use super::recording;
 use super::saved::PoolLife;
 
 /// Whether other processes may use the pool directly while it is mounted.
@@ -44,6 +46,8 @@ pub struct Options {
     pub sharing: Sharing,
     /// Emulated speed.
     pub emulation: Option<pmem::Emulation>,
+    /// The file to record the server's accesses to the pool in.
+    pub record: Option<PathBuf>,
     /// Settings of pre-allocation.
     pub prealloc: Prealloc,
     /// How overwrites reach the medium.
@@ -86,6 +90,7 @@ impl Default for Options {
             durability: DurabilityMode::default(),
             sharing: Sharing::default(),
             emulation: None,
+            record: None,
             prealloc: Prealloc::default(),
             write_policy: WritePolicy::default(),
             past_cache: PastCache::default(),
@@ -192,6 +197,7 @@ impl Options {
                 self.threads = Some(count.with_context(wrong)?);
             }
             "emulate" => self.emulation = Some(value.replace('+', ",").parse()?),
+            "record" => self.record = Some(recording::file(value)?),
             "write_policy" => self.write_policy = chosen(option, value)?,
             "consistency" => self.consistency = chosen(option, value)?,
             "past_cache" => self.past_cache.write = prealloc::number(name, value)?,
@@ -240,6 +246,7 @@ impl Options {
         words.extend(self.threads.map(|n| format!("threads={n}")));
         words
             .extend(self.emulation.map(|e| format!("emulate={}", e.to_string().replace(',', "+"))));
+        words.extend(self.record.as_ref().map(|file| format!("record={}", file.display())));
         words.extend(self.life.of_server());
         words.join(",")
     }

@@ -16,6 +16,7 @@ use pmem::{Medium as _, OpenOptions, Region};
 use vfs::{Durability, Errno};
 
 use super::options::{Options, Sharing};
+use super::recording::Recording;
 use super::{MountPlan, Ready, flags};
 use crate::stats::{PoolStats, ServerStats};
 use crate::{busy, pool, tags};
@@ -46,7 +47,8 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
         consistency: plan.options.consistency,
         ..Default::default()
     };
-    let Opened { fs, is_shared, notice } = open(plan, &mounting)?;
+    let recording = Recording::begin(&plan.options)?;
+    let Opened { fs, is_shared, notice } = open(plan, &mounting, recording.as_ref())?;
     let domain = fs.region().domain();
     notices.extend(notice);
     let (flags, notice) = flags::of_mount(&plan.pool, &plan.options)?;
@@ -141,6 +143,9 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
     tracing::info!("{} mounted on {}", ready.pool, ready.dir);
     mounted.serve().with_context(|| format!("{}: the session broke", ready.dir))?;
     tracing::info!("{} unmounted", ready.pool);
+    if let Some(recording) = recording {
+        recording.finish()?;
+    }
     if let Some(file) = &plan.options.life.save {
         super::saved::save(&plan.pool, file)?;
     }
@@ -179,7 +184,11 @@ struct Opened {
     notice: Option<String>,
 }
 
-fn open(plan: &MountPlan, mounting: &::pool::MountOptions) -> Result<Opened> {
+fn open(
+    plan: &MountPlan,
+    mounting: &::pool::MountOptions,
+    recording: Option<&Recording>,
+) -> Result<Opened> {
     let options = &plan.options;
     let context = || plan.source().display().to_string();
     if let Some(name) = &plan.snapshot {
@@ -205,7 +214,7 @@ fn open(plan: &MountPlan, mounting: &::pool::MountOptions) -> Result<Opened> {
                 plan.pool.display()
             );
         }
-        let attached = open_region(plan, Some(pmem::Lock::Shared))
+        let attached = open_region(plan, Some(pmem::Lock::Shared), recording)
             .and_then(|region| engines::attach(region, mounting).with_context(context));
         match attached {
             Ok(fs) => return Ok(Opened { fs, is_shared: true, notice: None }),
@@ -213,7 +222,7 @@ fn open(plan: &MountPlan, mounting: &::pool::MountOptions) -> Result<Opened> {
             Err(err) => refused = Some(err),
         }
     }
-    let mounted = open_region(plan, None)
+    let mounted = open_region(plan, None, recording)
         .and_then(|region| engines::mount(region, mounting).with_context(context));
     match (mounted, refused) {
         (Ok(fs), refused) => {
@@ -230,7 +239,7 @@ fn open(plan: &MountPlan, mounting: &::pool::MountOptions) -> Result<Opened> {
 /// kernel must cache as much as without it.
 fn is_to_be_shared(options: &Options) -> bool {
     match options.sharing {
-        _ if options.is_read_only() => false,
+        _ if options.is_read_only() || options.record.is_some() => false,
         Sharing::Required => true,
         Sharing::Refused => false,
         Sharing::Possible => {
@@ -343,8 +352,16 @@ fn caching(options: &Options, is_shared: bool) -> Caching {
     Caching { skip_opens: !options.ask_open, writeback, ..Caching::EXCLUSIVE }
 }
 
-fn open_region(plan: &MountPlan, lock: Option<pmem::Lock>) -> Result<Region> {
-    let options = OpenOptions { emulation: plan.options.emulation, ..OpenOptions::default() };
+fn open_region(
+    plan: &MountPlan,
+    lock: Option<pmem::Lock>,
+    recording: Option<&Recording>,
+) -> Result<Region> {
+    let options = OpenOptions {
+        emulation: plan.options.emulation,
+        observer: recording.map(Recording::observer),
+        ..OpenOptions::default()
+    };
     if plan.options.is_read_only() {
         // Other processes may read the pool at the same time; none may write.
         let options = OpenOptions { lock: Some(pmem::Lock::Shared), ..options };

@@ -117,9 +117,15 @@ fn models(s: &Sandbox, seen: &mut BTreeSet<String>) {
     let action = memsim::trace::Action::Load { addr: 0, len: 64 };
     writer.push(&memsim::trace::MemoryEvent { thread: 0, gap_ns: 0, action }).unwrap();
     writer.finish(1000).unwrap();
-    for command in ["describe", "throughput"] {
-        runs(s, seen, &format!("simulate memory {command}"), &[trace.to_str().unwrap()]);
+    let (trace, text) = (trace.to_str().unwrap(), s.outside("text"));
+    let text = text.to_str().unwrap();
+    for command in ["describe", "throughput", "caches", "wear"] {
+        runs(s, seen, &format!("simulate memory {command}"), &[trace]);
     }
+    runs(s, seen, "simulate memory costs", &[]);
+    runs(s, seen, "simulate memory export", &[trace, text, "--to", "nvmain"]);
+    runs(s, seen, "simulate memory import", &[text, trace, "--from", "nvmain"]);
+    runs(s, seen, "simulate memory record", &[trace, "--operations", "1"]);
 }
 
 /// The commands of block devices.

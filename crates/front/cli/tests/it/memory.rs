@@ -116,3 +116,96 @@ fn less_throughput_takes_longer() {
         fails(wrong, 2);
     }
 }
+
+#[test]
+fn engines_are_recorded_and_replayed() {
+    let traced = Traced::new(4096, 0, &[]);
+    let trace = &traced.trace[..];
+    for (layout, workload) in
+        [("bpfs", "append"), ("bpfs", "overwrite"), ("bpfs", "postmark"), ("scmfs", "create")]
+    {
+        let args = ["record", trace, "--layout", layout, "--workload", workload];
+        let made = json(&[&args[..], &["--operations", "200", "--size", "16M"]].concat());
+        let found = json(&["describe", trace]);
+        assert_eq!(found["operations"], 200, "{layout} {workload}");
+        assert_eq!(found["events"], made["events"]);
+        assert!(found["fences"].as_u64().unwrap() > 100, "{found}");
+        assert!(found["flushes"]["count"].as_u64().unwrap() > 0, "{found}");
+        let found = json(&["caches", trace]);
+        let of = |i: usize, name: &str| found["modes"][i]["counts"][name].as_u64().unwrap();
+        let modes: Vec<_> = (0..5).map(|i| &found["modes"][i]["mode"]).collect();
+        assert_eq!(modes, ["clwb", "write-through", "flush-all", "eadr", "epoch"]);
+        assert!(of(4, "memory_writes") < of(1, "memory_writes"), "epochs combine stores");
+        assert!(of(4, "epochs") > 0 && of(4, "epochs_in_flight_max") <= 8, "{found}");
+        assert!(of(4, "fence_wait_ns") <= of(1, "fence_wait_ns"), "{found}");
+        let by_model = json(&["throughput", trace, "--model"]);
+        let by_counters = json(&["throughput", trace]);
+        let read = |found: &Value| found["run"]["read_bytes"].as_u64().unwrap();
+        assert!(read(&by_model) < read(&by_counters), "{by_model} {by_counters}");
+    }
+    assert!(ok(&["caches", trace, "--mode", "epoch"]).contains("epochs in flight"));
+}
+
+#[test]
+fn wear_is_counted() {
+    let traced = Traced::new(1 << 20, 0, &[&commit()[..], &commit()].concat());
+    let found = json(&["wear", &traced.trace, "--time", "3600"]);
+    assert_eq!(
+        (&found["totals"]["line_writes"], &found["totals"]["line_max"]),
+        (&2.into(), &2.into())
+    );
+    assert_eq!(found["hottest"][0], serde_json::json!({ "addr": 64, "writes": 2 }));
+    let lives = found["lifetimes"].as_array().unwrap();
+    assert_eq!(lives.len(), 5 * 6);
+    assert_eq!(lives[0]["levelling"], "none");
+    assert_eq!(lives[0]["hours"], 1e8 / 2.0);
+    assert!(ok(&["wear", &traced.trace]).contains("start-gap"));
+    assert!(fails(&["wear", &traced.trace, "--count-memory", "1"], 1).contains("--count-memory"));
+}
+
+#[test]
+fn hardware_has_its_cost() {
+    let found = json(&["costs"]);
+    assert_eq!(found["total_bytes"], 40_576);
+    assert!(ok(&["costs"]).contains("39.6 KiB"));
+    let optane = found["memories"].as_array().unwrap().iter().find(|m| m["name"] == "optane");
+    assert_eq!(optane.unwrap()["read_ns"], 305);
+    for wrong in
+        [&["costs", "--l1", "3K"][..], &["costs", "--cores", "0"], &["costs", "--droop", "0"]]
+    {
+        fails(wrong, 2);
+    }
+}
+
+#[test]
+fn traces_of_other_simulators_are_converted() {
+    let traced = Traced::new(4096, 0, &commit());
+    let (text, back) = (traced.path("text"), traced.path("back"));
+    let (text, back) = (text.to_str().unwrap(), back.to_str().unwrap());
+    let found = json(&["export", &traced.trace, text, "--to", "ramulator2"]);
+    assert_eq!((&found["accesses"], &found["left_out"]), (&3.into(), &2.into()));
+    assert_eq!(std::fs::read_to_string(text).unwrap(), "LD 0x0\nLD 0x40\nST 0x40\n");
+    assert_eq!(json(&["import", text, back, "--from", "ramulator2"])["events"], 3);
+    assert_eq!(json(&["describe", back])["loads"]["count"], 2);
+    json(&["export", &traced.trace, text, "--to", "dramsim3", "--through", "clwb"]);
+    assert!(std::fs::read_to_string(text).unwrap().ends_with("0x40 WRITE 142\n"));
+    assert!(fails(&["import", text, back, "--from", "nvmain"], 1).contains("line 1"));
+    fails(&["import", text, back, "--from", "gem5"], 2);
+    fails(&["export", text, back, "--to", "gem5"], 2);
+    assert!(fails(&["export", &traced.trace, text, "--to", "crash"], 1).contains("its bytes"));
+}
+
+#[test]
+fn a_recording_with_content_is_linted() {
+    let traced = Traced::new(4096, 0, &[]);
+    let text = traced.path("text");
+    let text = text.to_str().unwrap();
+    let args = ["record", &traced.trace, "--workload", "create", "--operations", "5"];
+    json(&[&args[..], &["--size", "4M", "--content"]].concat());
+    json(&["export", &traced.trace, text, "--to", "crash"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+    let output = command.args(["crashtest", "--from-trace", text]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+    assert!(!told.contains("not an event"), "{told}");
+}

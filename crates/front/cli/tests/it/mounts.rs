@@ -481,6 +481,21 @@ fn inodes_in_use_are_those_that_exist(layout: &str) {
 }
 
 #[test]
+fn the_server_of_a_mount_is_recorded() {
+    let mut s = Sandbox::formatted();
+    let trace = s.outside("trace");
+    let trace = trace.to_str().unwrap();
+    s.mount(&["--record", trace]);
+    fs::write(s.path("file"), "content").unwrap();
+    s.umount();
+    let found = s.ok(["simulate", "memory", "describe", trace, "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+    assert!(found["fences"].as_u64().unwrap() > 0, "{found}");
+    let direct = ["mount", s.pool_str(), s.dir_str(), "--record", trace, "-o", "direct"];
+    assert!(s.fails(direct, 1).contains("record"));
+}
+
+#[test]
 fn emulated_speed_is_said() {
     let mut s = Sandbox::formatted();
     let ready = s.mount(&["--emulate", "line=100ns"]);

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use memsim::LINE;
+use memsim::caches::{OrderingMode, Simulator};
 use memsim::summary::Summary;
 use memsim::throughput::{Measured, Projection, RATES};
 use serde::Serialize;
 
+use super::hardware::HardwareArgs;
 use crate::{output, size};
 
 /// `keepstone simulate memory throughput`
@@ -26,6 +28,12 @@ pub struct ThroughputArgs {
     /// Bytes that the run wrote to memory. Replaces those of TRACE.
     #[arg(long, value_name = "BYTES", required_unless_present = "trace", value_parser = bytes)]
     pub written: Option<u64>,
+    /// Traffic of TRACE by the model of caches, with flushes and fences as executed, instead of by
+    /// counters.
+    #[arg(long, requires = "trace")]
+    pub model: bool,
+    #[command(flatten)]
+    pub hardware: HardwareArgs,
     /// Throughputs of the memory, in MB/s (10^6 bytes per second).
     #[arg(long, value_name = "RATES", value_delimiter = ',', default_values_t = RATES, value_parser = rate)]
     pub at: Vec<f64>,
@@ -105,9 +113,18 @@ fn measured(args: &ThroughputArgs) -> Result<Measured> {
             let named = || path.display().to_string();
             let found = Summary::of(&mut super::open(path)?).with_context(named)?;
             let dram_s = found.elapsed_ns.max(found.compute_ns) as f64 / 1e9;
-            let written = found.flushes.lines.saturating_add(found.nt_stores.lines);
+            let (read, written) = if args.model {
+                let config = args.hardware.config(OrderingMode::Clwb)?;
+                let mut simulator = Simulator::new(config, ())?;
+                simulator.replay(&mut super::open(path)?).with_context(named)?;
+                let report = simulator.finish().0;
+                (report.counts.memory_reads, report.counts.memory_writes + report.dirty_at_end)
+            } else {
+                let written = found.flushes.lines.saturating_add(found.nt_stores.lines);
+                (found.loads.lines, written)
+            };
             let bytes = |lines: u64| lines.saturating_mul(LINE);
-            Measured { dram_s, read_bytes: bytes(found.loads.lines), written_bytes: bytes(written) }
+            Measured { dram_s, read_bytes: bytes(read), written_bytes: bytes(written) }
         }
     };
     Ok(Measured {
