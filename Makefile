@@ -222,7 +222,7 @@ rpm: build ## packages for Fedora, RHEL, SUSE and their descendants into target/
 	command -v rpmbuild >/dev/null || scripts/lib/packages.sh rpm
 	rpmbuild -bb --nodeps --quiet --define 'source $(CURDIR)' --define 'version $(VERSION)' \
 	    --define '_topdir $(abspath $(TARGET)/rpm/build)' --define '_rpmdir $(abspath $(TARGET)/rpm)' \
-	    --define '_build_name_fmt %{name}-%{version}-%{release}.%{arch}.rpm' packaging/rpm/keepstone.spec
+	    --define '_build_name_fmt %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm' packaging/rpm/keepstone.spec
 	rm -rf $(TARGET)/rpm/build
 
 wheel: PROFILE := dist
