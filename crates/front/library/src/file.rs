@@ -344,35 +344,7 @@ impl File {
         if len == 0 || end > size { Err(Errno::INVAL) } else { Ok(()) }
     }
 
-    /// Does the work of dropping a [`Map`], for callers that have forgotten it
-    /// ([`std::mem::forget`]).
-    ///
-    /// # Errors
-    /// `EIO` if a thread has panicked before.
-    ///
-    /// # Safety
-    /// 1. The caller has forgotten a map of this file, and nothing uses it any more.
-    #[doc(hidden)]
-    #[allow(unsafe_code)]
-    pub unsafe fn end_map(&self) -> io::Result<()> {
-        Ok(self.lent.end_read(self.pool.fs(), self.ino)?)
-    }
-
-    /// As [`end_map`](Self::end_map), for the [`MapMut`] at this address, whose stores become
-    /// durable.
-    ///
-    /// # Errors
-    /// `EINVAL` if no such map exists; as [`MapMut::sync`].
-    ///
-    /// # Safety
-    /// 1. As [`end_map`](Self::end_map).
-    #[doc(hidden)]
-    #[allow(unsafe_code)]
-    pub unsafe fn end_map_mut(&self, addr: usize) -> io::Result<()> {
-        Ok(self.lent.end_write(self.pool.fs(), self.ino, addr)?)
-    }
-
-    /// The same, for a map of whose end its owner informs.
+    /// Returns the memory that is lent of this file, and what gives it back.
     pub(crate) fn lent(&self) -> (&Lent, &dyn pool::Engine, Ino) {
         (&self.lent, self.pool.fs(), self.ino)
     }

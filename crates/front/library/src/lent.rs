@@ -161,10 +161,20 @@ impl Lent {
         Ok(lent)
     }
 
-    /// Takes back the loan for writing at this address, and makes it durable.
-    pub fn end_write(&self, fs: &dyn Engine, ino: Ino, addr: usize) -> Result<()> {
+    /// Takes back the loan for writing at this address, and makes it durable. Of several loans
+    /// there, takes that of this length, or any.
+    pub fn end_write(
+        &self,
+        fs: &dyn Engine,
+        ino: Ino,
+        addr: usize,
+        len: Option<usize>,
+    ) -> Result<()> {
         let mut state = self.0.lock().map_err(|_| Errno::IO)?;
-        let is_meant = |write: &Write| write.window.at(write.range.start) == addr;
+        let is_meant = |write: &Write| {
+            let has = (write.range.end - write.range.start) as usize;
+            write.window.at(write.range.start) == addr && len.is_none_or(|len| len == has)
+        };
         let found = state.writes.iter().position(is_meant).ok_or(Errno::INVAL)?;
         let Write { window, range } = state.writes.swap_remove(found);
         let synced = fs.sync_range(ino, range, true);

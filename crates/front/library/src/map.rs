@@ -61,9 +61,8 @@ impl<'f> Map<'f> {
     pub fn copy_to(&self, buf: &mut [u8], offset: usize) {
         let end = offset.checked_add(buf.len()).expect("the range has an end");
         assert!(end <= self.len, "bytes {offset}..{end} of a map of {} bytes", self.len);
-        // SAFETY: the bytes are mapped until the map is dropped, `buf` is not among them, and a
-        // copy by the assembler's instruction does not mind that another program stores to them.
-        unsafe { copy(self.as_ptr().add(offset), buf) }
+        // SAFETY: the bytes are mapped until the map is dropped, and `buf` is not among them.
+        unsafe { copy(self.as_ptr().add(offset), buf.as_mut_ptr(), buf.len()) }
     }
 
     /// Returns a copy of all bytes.
@@ -94,18 +93,20 @@ impl Drop for Map<'_> {
     }
 }
 
-/// Copies bytes that other programs may change at the same time.
+/// Copies bytes by one instruction, whose accesses the compiler does not assume to be the only ones:
+/// other programs and threads may load and store the bytes at the same time.
 ///
 /// # Safety
-/// 1. `buf.len()` bytes from `from` on can be read, and are not those of `buf`.
-unsafe fn copy(from: *const u8, buf: &mut [u8]) {
+/// 1. `len` bytes from `from` on can be read, as many from `to` on can be written, and these are
+///    different bytes.
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: 1. the caller's promise. The direction flag is clear, by the calling convention.
     unsafe {
         std::arch::asm!(
             "rep movsb",
-            inout("rcx") buf.len() => _,
+            inout("rcx") len => _,
             inout("rsi") from => _,
-            inout("rdi") buf.as_mut_ptr() => _,
+            inout("rdi") to => _,
             options(nostack, preserves_flags)
         );
     }
@@ -154,10 +155,8 @@ impl<'f> MapMut<'f> {
         let end = offset.checked_add(data.len()).expect("the range has an end");
         assert!(end <= self.len, "bytes {offset}..{end} of a map of {} bytes", self.len);
         // SAFETY: the bytes are mapped for stores until the map is dropped, and `data` is not among
-        // them. Others see them change, as all who share the file expect.
-        unsafe {
-            std::ptr::copy_nonoverlapping(data.as_ptr(), self.as_mut_ptr().add(offset), data.len())
-        }
+        // them.
+        unsafe { copy(data.as_ptr(), self.as_mut_ptr().add(offset), data.len()) }
     }
 
     /// Returns the bytes themselves.
@@ -185,7 +184,7 @@ impl<'f> MapMut<'f> {
 
     fn end(&self) -> Result<(), Errno> {
         let (lent, fs, ino) = self.file.lent();
-        if self.is_empty() { Ok(()) } else { lent.end_write(fs, ino, self.addr) }
+        if self.is_empty() { Ok(()) } else { lent.end_write(fs, ino, self.addr, Some(self.len)) }
     }
 }
 
@@ -193,5 +192,36 @@ impl<'f> MapMut<'f> {
 impl Drop for MapMut<'_> {
     fn drop(&mut self) {
         let _ = self.end();
+    }
+}
+
+/// For callers whose maps have no owner in Rust.
+impl File {
+    /// Does the work of dropping a [`Map`], for callers that have forgotten it
+    /// ([`std::mem::forget`]).
+    ///
+    /// # Errors
+    /// `EIO` if a thread has panicked before.
+    ///
+    /// # Safety
+    /// 1. The caller has forgotten a map of this file, and nothing uses it any more.
+    #[doc(hidden)]
+    pub unsafe fn end_map(&self) -> io::Result<()> {
+        let (lent, fs, ino) = self.lent();
+        Ok(lent.end_read(fs, ino)?)
+    }
+
+    /// As [`end_map`](Self::end_map), for the [`MapMut`] at this address, whose stores become
+    /// durable. Of several maps there, ends that of this length, or any.
+    ///
+    /// # Errors
+    /// `EINVAL` if no such map exists; as [`MapMut::sync`].
+    ///
+    /// # Safety
+    /// 1. As [`end_map`](Self::end_map).
+    #[doc(hidden)]
+    pub unsafe fn end_map_mut(&self, addr: usize, len: Option<usize>) -> io::Result<()> {
+        let (lent, fs, ino) = self.lent();
+        Ok(lent.end_write(fs, ino, addr, len)?)
     }
 }

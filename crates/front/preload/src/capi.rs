@@ -31,6 +31,7 @@ pub struct OpenFile {
 /// A map that [`ks_map`] has made.
 struct Mapped {
     addr: usize,
+    len: usize,
     stores: bool,
 }
 
@@ -191,7 +192,7 @@ export_versioned! {
     }
 
     fn ks_put_write_buf (file: FileHandle, buf: *const c_void) -> c_int {
-        call_c(|| (*file).file.end_map_mut(buf.addr()))
+        call_c(|| (*file).file.end_map_mut(buf.addr(), None))
     }
 
     fn ks_map (file: FileHandle, len: size_t, prot: c_int, offset: off_t) -> *mut c_void {
@@ -215,7 +216,7 @@ export_versioned! {
                 std::mem::forget(map);
                 addr
             };
-            maps.push(Mapped { addr: addr.addr(), stores });
+            maps.push(Mapped { addr: addr.addr(), len, stores });
             Ok(addr.cast())
         });
         mapped.unwrap_or_else(|err| {
@@ -229,8 +230,8 @@ export_versioned! {
         call_c(|| {
             let mut maps = file.maps.lock().map_err(|_| Errno::IO)?;
             let found = maps.iter().position(|map| map.addr == addr.addr()).ok_or(Errno::INVAL)?;
-            let Mapped { addr, stores } = maps.swap_remove(found);
-            if stores { file.file.end_map_mut(addr) } else { file.file.end_map() }
+            let Mapped { addr, len, stores } = maps.swap_remove(found);
+            if stores { file.file.end_map_mut(addr, Some(len)) } else { file.file.end_map() }
         })
     }
 

@@ -129,6 +129,18 @@ fn links_lead_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+#[test]
+fn the_book_has_every_document() {
+    let docs = root().join("docs");
+    let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let missing: Vec<_> = files(".md")
+        .iter()
+        .filter_map(|path| path.strip_prefix(&docs).ok().map(|path| path.display().to_string()))
+        .filter(|path| path != "SUMMARY.md" && !summary.contains(&format!("({path})")))
+        .collect();
+    assert!(missing.is_empty(), "docs/SUMMARY.md lacks {missing:?}");
+}
+
 /// Returns the text of comments, or of a document, as one line.
 fn prose(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();

@@ -1,5 +1,7 @@
 //! A pool used as a library, with each layout.
 
+#![allow(unsafe_code)]
+
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -143,7 +145,6 @@ fn maps_show_the_bytes_of_a_file_in_place() {
         map.copy_to(&mut part, 100);
         assert_eq!(part, content[110..115]);
         // SAFETY: no other program uses the pool, and the writes below come later.
-        #[allow(unsafe_code)]
         let same = unsafe { map.as_slice() == &content[10..50_010] };
         assert!(same);
         for (offset, len) in [(0, 0), (0, 100_001), (u64::MAX, 2)] {
@@ -185,7 +186,12 @@ fn maps_for_stores_reach_all_readers() {
     map.copy_from(b"stored", 0);
     assert_eq!(&made.pool.read("file").unwrap()[BLOCK - 2..BLOCK + 4], b"stored");
     map.sync().unwrap();
-    drop(file.map_mut(0, 1).unwrap());
+    // Maps of the same place end each for itself.
+    let (mut longer, shorter) = (file.map_mut(0, 2 * BLOCK).unwrap(), file.map_mut(0, 1).unwrap());
+    shorter.sync().unwrap();
+    longer.copy_from(b"longer", BLOCK);
+    longer.sync().unwrap();
+    assert_eq!(&made.pool.read("file").unwrap()[BLOCK..BLOCK + 6], b"longer");
     assert_eq!(errno(file.map_mut(0, 4 * BLOCK)), Some(libc::EINVAL));
     let reader = File::open(&made.pool, "file").unwrap();
     assert_eq!(errno(reader.map_mut(0, 1)), Some(libc::EBADF));
