@@ -27,7 +27,7 @@ Example: keepstone snapshot create /dev/shm/pool monday
          keepstone mount /dev/shm/pool@monday /mnt/monday
 
 The snapshot has what all calls had done that returned before it, and nothing half. Programs wait while
-names and attributes are copied: about 0.3 µs for each file. Contents are shared, so they take no space
+names and attributes are copied: for about a second per million files. Contents are shared, so they take no space
 until they change in the pool. Stores through mmap that the kernel has not written back are not in it:
 call `sync` before.")]
     Create(NamedArgs),

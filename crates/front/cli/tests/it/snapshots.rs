@@ -108,7 +108,7 @@ fn layouts_have_snapshots_or_say_why_not(layout: &str) {
     s.ok(["umount", dir]);
 }
 
-/// What a snapshot shows beside a mount that goes on, the space that it takes, and its end.
+/// A snapshot shows the state of its creation while its pool changes, and its space is counted.
 #[test]
 fn a_snapshot_is_mounted_beside_its_pool() {
     let s = Sandbox::mounted(&[]);

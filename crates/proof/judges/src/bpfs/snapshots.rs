@@ -93,7 +93,7 @@ impl<M: Medium> Snapshots<'_, M> {
         }
     }
 
-    /// Deletes the oldest snapshot, if there is one.
+    /// Deletes the oldest snapshot, if the pool has any.
     fn delete(&self) -> Result<(), String> {
         match names(self.medium)?.first() {
             Some(name) => self.pool.delete_snapshot(name).map_err(text),
@@ -101,7 +101,7 @@ impl<M: Medium> Snapshots<'_, M> {
         }
     }
 
-    /// If the pool is empty but for snapshots: writes to all free blocks, judges the snapshots, and
+    /// If the pool has nothing except snapshots: writes to all free blocks, judges the snapshots, and
     /// deletes them.
     fn end_snapshots(&self) -> Result<(), String> {
         let mut names_in_root = 0;
