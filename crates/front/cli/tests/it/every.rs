@@ -74,6 +74,7 @@ fn json_is_one_value() {
     runs(&s, &mut seen, "clone", &[file.to_str().unwrap(), copy.to_str().unwrap()]);
     runs(&s, &mut seen, "snapshot create", &[&dir, "now"]);
     runs(&s, &mut seen, "snapshot list", &[&dir, "--space"]);
+    runs(&s, &mut seen, "snapshot diff", &[&dir, "now"]);
     runs(&s, &mut seen, "top", &["--count", "1", &dir]);
     runs(&s, &mut seen, "run", &["--stats", "--", "true"]);
     runs(&s, &mut seen, "umount", &[&dir]);

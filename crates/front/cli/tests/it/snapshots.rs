@@ -40,7 +40,9 @@ impl<'a> Mounted<'a> {
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        let _ = self.s.run(["umount", self.dir.to_str().unwrap()]);
+        let name = self.dir.file_name().unwrap().to_str().unwrap().trim_start_matches("of-");
+        let output = self.s.run(["umount", &of(self.s, name)]);
+        assert!(output.status.success() || std::thread::panicking(), "{output:?}");
         let _ = fs::remove_dir(&self.dir);
     }
 }
@@ -143,6 +145,33 @@ fn a_snapshot_is_mounted_beside_its_pool() {
     wait_until("all is free again", || used(&s) < empty + (64 << 10));
     s.umount();
     s.ok(["check", s.pool_str()]);
+}
+
+/// The differences of two states, and of a state and the present one.
+#[test]
+fn states_are_compared() {
+    let s = Sandbox::mounted(&[]);
+    let diff = |args: &[&str]| s.ok([&["snapshot", "diff", s.dir_str()], args].concat());
+    for dir in ["same", "gone", "dir"] {
+        fs::create_dir(s.path(dir)).unwrap();
+        fs::write(s.path(&format!("{dir}/file")), "old").unwrap();
+    }
+    fs::write(s.path("other"), "old").unwrap();
+    s.ok(["snapshot", "create", s.dir_str(), "old"]);
+    assert_eq!(diff(&["old"]), "");
+    fs::write(s.path("dir/file"), "new").unwrap();
+    fs::remove_dir_all(s.path("gone")).unwrap();
+    fs::rename(s.path("other"), s.path("dir/moved")).unwrap();
+    s.ok(["snapshot", "create", s.dir_str(), "new"]);
+    let expected = "M /dir\nM /dir/file\n+ /dir/moved\n- /gone\n- /gone/file\n- /other\n";
+    assert_eq!(diff(&["old", "new"]), expected);
+    fs::create_dir(s.path("later")).unwrap();
+    assert_eq!(diff(&["new"]), "+ /later\n");
+    let json: Value = serde_json::from_str(&diff(&["new", "old", "--json"])).unwrap();
+    assert_eq!(json["added"], serde_json::json!(["/gone", "/gone/file", "/other"]));
+    assert_eq!(json["removed"], serde_json::json!(["/dir/moved"]));
+    let refused = s.fails(["snapshot", "diff", s.dir_str(), "none"], 1);
+    assert!(refused.contains("no snapshot `none`"), "{refused}");
 }
 
 /// Users that may not write to the pool's file make no snapshots.
