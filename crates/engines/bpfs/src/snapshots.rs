@@ -5,8 +5,8 @@
 //! - snapshots-N2: a snapshot shares the contents of files and symbolic links with the pool, from
 //!   their topmost blocks on ([`crate::parents`]). All else that operations change in place it has
 //!   for itself: inodes, directories and attributes are copied.
-//! - snapshots-N3: nothing of a snapshot changes. What it shares has several parents, or it alone,
-//!   and no operation knows the other blocks.
+//! - snapshots-N3: nothing of a snapshot changes. A block that it shares has several parents, so
+//!   that it changes in place for none of them; no operation on the pool knows the other blocks.
 //! - snapshots-N4: each inode in a snapshot has a name there. Other records have the mode 0. So a
 //!   scan or a deletion finds all blocks of a snapshot without its directories.
 //! - snapshots-N5: a snapshot is made while no thread is inside an operation
@@ -65,7 +65,7 @@ impl SnapshotEntry {
         fnv1a(s.as_bytes())
     }
 
-    /// Returns the name, if it is one.
+    /// Returns the name, if a snapshot can have it.
     fn name(&self) -> Option<&str> {
         let len = self.name.iter().position(|byte| *byte == 0).unwrap_or(SNAPSHOT_NAME_MAX);
         let (name, rest) = self.name.split_at(len);
@@ -188,7 +188,7 @@ impl<M: Medium> Trees<M> {
     }
 }
 
-/// Returns the kind of an inode of a snapshot; `None` if there is none (snapshots-N4).
+/// Returns the kind of an inode of a snapshot; `None` if the record is free (snapshots-N4).
 fn kind_of(record: &InodeRecord) -> Result<Option<FileKind>> {
     match record.mode.get() {
         0 => Ok(None),

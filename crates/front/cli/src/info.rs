@@ -1,6 +1,6 @@
 //! `keepstone info`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ struct Info {
     /// The directory or object store that the pool caches. Null for other pools, and while a
     /// command without a server has the pool open.
     cache_of: Option<String>,
+    /// The names of the pool's snapshots, the oldest first.
+    snapshots: Vec<String>,
     /// The time at which operations are durable: `journal` or `ordered`. Null if the pool is not
     /// mounted.
     durability: Value,
@@ -50,6 +52,12 @@ fn encoded(label: &str) -> String {
     label.bytes().enumerate().map(byte).collect()
 }
 
+/// Returns the names of a pool's snapshots.
+fn snapshots(path: &Path) -> Result<Vec<String>> {
+    let all = engines::snapshots(&pool::open_to_look(path)?)?;
+    Ok(all.into_iter().map(|snapshot| snapshot.name).collect())
+}
+
 pub fn run(args: &InfoArgs, json: bool) -> Result<ExitCode> {
     let path = pool::absolute(&args.pool)?;
     let (info, domain) = pool::info(&path)?;
@@ -69,6 +77,7 @@ pub fn run(args: &InfoArgs, json: bool) -> Result<ExitCode> {
             .is_object()
             .then(|| stats["dir"].as_str().map(str::to_owned))
             .flatten(),
+        snapshots: snapshots(&path)?,
         durability: match &mut stats {
             stats if stats["cache"].is_object() => stats["cache"]["mode"].clone(),
             stats => stats["durability"].take(),
@@ -92,6 +101,10 @@ pub fn run(args: &InfoArgs, json: bool) -> Result<ExitCode> {
         Value::String(mode) => mode.clone(),
         _ => "as the next mount says".to_owned(),
     };
+    let listed = match report.snapshots.as_slice() {
+        [] => "none".to_owned(),
+        names => names.join(", "),
+    };
     output::table([
         ("pool", report.pool.clone()),
         ("layout", format!("{}, format version {}", report.info.layout, report.info.version)),
@@ -102,6 +115,7 @@ pub fn run(args: &InfoArgs, json: bool) -> Result<ExitCode> {
         ("mounted", mounted),
         ("durability", durability),
         ("cache of", cache_of),
+        ("snapshots", listed),
     ]);
     Ok(ExitCode::SUCCESS)
 }

@@ -198,7 +198,7 @@ fn waits_for(pool: &Path) -> String {
     )
 }
 
-/// Finds the mount with this name: its directory, or the mounted pool.
+/// Finds the mount with this name: its directory, or the mounted pool or snapshot.
 fn find(name: &Path) -> Result<MountEntry> {
     let dir = mount::absolute_dir(name);
     if let Ok(dir) = &dir
@@ -208,9 +208,10 @@ fn find(name: &Path) -> Result<MountEntry> {
     }
     let pool = match dir {
         Ok(dir) if dir.is_dir() => None,
-        Err(_) if Tag::parse(name).is_none() => {
-            bail!("{}: no such directory, and no pool", name.display())
-        }
+        Err(_) if Tag::parse(name).is_none() => match pool::absolute_with_snapshot(name) {
+            Ok((pool, Some(snapshot))) => Some(pool::of_snapshot(&pool, &snapshot)),
+            _ => bail!("{}: no such directory, and no pool", name.display()),
+        },
         _ => Some(pool::absolute(name)?),
     };
     let mounts: Vec<_> = fuse::mounts()?.into_iter().filter(MountEntry::is_keepstone).collect();

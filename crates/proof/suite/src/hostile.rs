@@ -18,8 +18,11 @@ use vfs::{
 
 const BYTES: u64 = 2 << 20;
 
-/// Returns the image of a pool with files of all kinds. With `shares`, some share blocks, if the
-/// engine can do that.
+/// The name of a snapshot.
+const SNAPSHOT: &str = "hostile";
+
+/// Returns the image of a pool with files of all kinds. With `shares`, some share blocks, and there
+/// is a snapshot, if the engine can do that.
 fn populated<E: Engine>(shares: bool) -> Vec<u8> {
     let region = Region::anonymous(BYTES).unwrap();
     E::format(&region, &FormatOptions { label: "hostile".into(), ..FormatOptions::default() })
@@ -44,6 +47,9 @@ fn populated<E: Engine>(shares: bool) -> Vec<u8> {
             fs.clone_range((big, 0), (clone, 0), 0).unwrap();
             fs.write(clone, 5000, b"only here").unwrap();
         }
+        fs.create_snapshot(SNAPSHOT).unwrap();
+        fs.unlink(d, b"other clone").unwrap();
+        fs.write(big, 90_000, b"only now").unwrap();
         fs.clone_range((big, 4096), (big, 200 * BLOCK), 10 * BLOCK).unwrap();
     }
     make(ROOT, "link", &NewNode { kind: NewKind::Symlink(b"dir/sub"), mode: 0o777, umask: 0 });
@@ -148,6 +154,16 @@ fn exercise(fs: &dyn FileSystem, rng: &mut Rng) {
     }
 }
 
+/// Makes and deletes snapshots, and counts their blocks. As with [`exercise`], results do not
+/// matter.
+fn exercise_snapshots<E: Engine>(fs: &Fs<E, &Region>) {
+    let _ = fs.create_snapshot("more");
+    let _ = fs.snapshots(true);
+    let _ = fs.delete_snapshot(SNAPSHOT);
+    let _ = fs.create_snapshot(SNAPSHOT);
+    let _ = fs.delete_snapshot("more");
+}
+
 fn one<E: Engine>(image: &[u8], seed: u64) {
     let mut rng = Rng::new(seed);
     let mut image = image.to_vec();
@@ -171,6 +187,10 @@ fn try_out<E: Engine>(image: &[u8], rng: &mut Rng) {
         Err(Error::Unusable(_)) => {}
         Err(e) => panic!("read-only mount: {e}"),
     }
+    let of_snapshot = MountOptions { snapshot: Some(SNAPSHOT.to_owned()), ..read_only };
+    if let Ok(fs) = Fs::<E, &Region>::mount(&region, &of_snapshot) {
+        exercise(&fs, rng);
+    }
     let mut before = vec![0; image.len()];
     region.read(0, &mut before);
     assert!(before == *image, "a check or a read-only mount wrote to the pool");
@@ -180,6 +200,7 @@ fn try_out<E: Engine>(image: &[u8], rng: &mut Rng) {
         Ok(fs) => {
             assert!(sound, "a damaged pool was mounted for writing");
             exercise(&fs, rng);
+            exercise_snapshots::<E>(&fs);
         }
         Err(Error::Damaged(problems)) => {
             assert!(!sound && !problems.is_empty());
@@ -198,6 +219,7 @@ fn try_out<E: Engine>(image: &[u8], rng: &mut Rng) {
                 assert!(round < 400, "repair does not end: {:?}", report.problems);
             }
             let fs = Fs::<E, &Region>::mount(&region, &options).expect("it was repaired");
+            exercise_snapshots::<E>(&fs);
             exercise(&fs, rng);
         }
         Err(e) => panic!("mount: {e}"),

@@ -19,8 +19,8 @@
 //!   operations;
 //! - `apart`, `thin`, `dirty`: blocks that lie together; space of the file below; counts of what a
 //!   backing store lacks;
-//! - `mounted`, `check`, `resize`, `overlay`: [`Pool`], which adds the operations on contents
-//!   ([`Files`]) and serves front ends.
+//! - `mounted`, `check`, `resize`, `snapshots`, `overlay`: [`Pool`], which adds the operations on
+//!   contents ([`Files`]) and serves front ends.
 //!
 //! This crate leaves out: contents of files and free space (the engines), permission checks and
 //! descriptors (front ends).
@@ -46,6 +46,7 @@ mod rename;
 mod resize;
 mod scan;
 mod share;
+mod snapshots;
 mod space;
 mod store;
 mod superblock;
@@ -64,8 +65,9 @@ pub use index::Found;
 pub use mounted::{Files, MediumOf, Pool, interrupted, open, place};
 pub use overlay::Overlay;
 pub use rename::Words;
-pub use resize::{resize, roll_back};
+pub use resize::resize;
 pub use scan::{Scan, ScanOptions};
+pub use snapshots::roll_back;
 pub use store::{Change, MODIFIED, Storage, report};
 pub use superblock::{
     Format, INODE_ROOT, INODE_SIZE, POOL_RESIZED, POOL_SHARED, POOL_SNAPSHOTS, POOL_USAGE,

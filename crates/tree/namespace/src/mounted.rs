@@ -8,15 +8,13 @@ use crate::store::Storage;
 use crate::superblock::Format;
 use crate::tables::Memory;
 use crate::thin::{Surplus, Trim};
-use arena::{Arena, Attached, Layout, Look, Paused};
+use arena::{Arena, Attached, Layout, Look};
 use mounts::{HasMountEvents, MountEvents};
 use os::caller;
 use pmem::{Domain, Lock, Medium, PmOff, Region};
 use pool::{
-    DurabilityMode, Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf,
-    Snapshots,
+    DurabilityMode, Engine, Error, FreeSpace, MountOptions, MountReport, Place, ReadBuf, Snapshots,
 };
-use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -467,30 +465,6 @@ impl<F: Files> Pool<F> {
         }
     }
 
-    /// As [`Engine::snapshots`].
-    ///
-    /// # Errors
-    /// Those of [`Engine::snapshots`].
-    pub fn snapshots(&self, held: bool) -> Result<Snapshots> {
-        self.files.op(|_| self.files.snapshots(held))
-    }
-
-    /// As [`Engine::create_snapshot`].
-    ///
-    /// # Errors
-    /// Those of [`Engine::create_snapshot`].
-    pub fn create_snapshot(&self, name: &str) -> Result<()> {
-        self.files.alone(|| self.files.create_snapshot(name))
-    }
-
-    /// As [`Engine::delete_snapshot`], of a snapshot that is not mounted.
-    ///
-    /// # Errors
-    /// Those of [`Engine::delete_snapshot`].
-    pub fn delete_snapshot(&self, name: &str) -> Result<()> {
-        self.files.op(|_| self.files.delete_snapshot(name))
-    }
-
     /// Returns the findings of the mount.
     pub fn mount_report(&self) -> &MountReport {
         &self.report
@@ -775,13 +749,7 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
     }
 
     fn delete_snapshot(&self, name: &str) -> Result<()> {
-        let (region, part) = (self.files.medium().0, pool::snapshot_part(name));
-        if !region.lock_part(part.clone(), Lock::Exclusive).map_err(|_| Errno::IO)? {
-            return Err(Errno::BUSY);
-        }
-        let deleted = Self::delete_snapshot(self, name);
-        let _ = region.lock_part(part, Lock::None);
-        deleted
+        self.delete_unmounted_snapshot(name)
     }
 
     fn put_read_buf(&self) {
@@ -790,37 +758,6 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
 
     fn backed(&self) -> Option<&dyn Backed> {
         self.files.is_backed().then_some(self)
-    }
-}
-
-impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
-    fn reap_processes(&self) -> Result<usize> {
-        self.files.reap_processes(Look::Thorough)
-    }
-
-    fn follow_owner(&self) -> io::Result<()> {
-        match place::<F>(self.files.medium().0) {
-            Ok(place) => self.files.tables().arena.follow_owner(&place),
-            Err(Error::Shared(err)) => Err(err),
-            Err(err) => Err(io::Error::other(err)),
-        }
-    }
-
-    fn pause(&self) -> Option<Paused<'_>> {
-        self.files.tables().arena.pause()
-    }
-
-    fn begin_fork(&self) {
-        self.files.tables().arena.begin_fork();
-    }
-
-    fn inherit(&self, ino: Ino) -> Result<()> {
-        // The parent's reference keeps the inode live.
-        self.files.hold_if(ino, |_| true).map(drop)
-    }
-
-    fn end_fork(&self) {
-        self.files.tables().arena.end_fork();
     }
 }
 

@@ -65,17 +65,6 @@ fn vacate<F: Files>(medium: MediumOf<F>, from: u64) -> std::result::Result<bool,
     Ok(have_inodes_moved)
 }
 
-/// Makes the state of a pool that no process uses the one of a snapshot, which stays.
-///
-/// # Errors
-/// `ENOENT` if the pool has no such snapshot, `ENOSPC` if there is no space for a copy of its
-/// names and attributes; those of a mount.
-pub fn roll_back<F: Files>(medium: MediumOf<F>, name: &str) -> std::result::Result<(), Error> {
-    let pool = Pool::<F>::mount(medium, &MountOptions::default())?;
-    // The pool is not closed: its derived state is no more.
-    Ok(pool.files.op(|_| pool.files.roll_back(name))?)
-}
-
 impl<S: Storage> Core<S> {
     /// Claims all free blocks from this one on, a multiple of [`UNIT`], so that none is taken.
     fn close_from(&self, from: u64) -> Result<()> {

@@ -1,13 +1,17 @@
-//! The implementation of [`crate::derived::SharedPool`]: one pool, several processes.
+//! The implementations of [`crate::derived::SharedPool`] and [`pool::Processes`]: one pool, several
+//! processes.
 
 use crate::derived::{Held, SharedPool, State};
 use crate::fs::Core;
+use crate::mounted::{Files, Pool, place};
 use crate::scan::ScanOptions;
 use crate::store::Storage;
 use crate::tables::VInode;
-use arena::Census;
-use pmem::Medium;
+use arena::{Census, Look, Paused};
+use pmem::{Medium, Region};
+use pool::{Error, Processes};
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::atomic::Ordering::*;
 use vfs::{Ino, Result};
 
@@ -75,5 +79,36 @@ impl<S: Storage> SharedPool for Core<S> {
             self.clear_stale(&stale);
         }
         damage
+    }
+}
+
+impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
+    fn reap_processes(&self) -> Result<usize> {
+        self.files.reap_processes(Look::Thorough)
+    }
+
+    fn follow_owner(&self) -> io::Result<()> {
+        match place::<F>(self.files.medium().0) {
+            Ok(place) => self.files.tables().arena.follow_owner(&place),
+            Err(Error::Shared(err)) => Err(err),
+            Err(err) => Err(io::Error::other(err)),
+        }
+    }
+
+    fn pause(&self) -> Option<Paused<'_>> {
+        self.files.tables().arena.pause()
+    }
+
+    fn begin_fork(&self) {
+        self.files.tables().arena.begin_fork();
+    }
+
+    fn inherit(&self, ino: Ino) -> Result<()> {
+        // The parent's reference keeps the inode live.
+        self.files.hold_if(ino, |_| true).map(drop)
+    }
+
+    fn end_fork(&self) {
+        self.files.tables().arena.end_fork();
     }
 }

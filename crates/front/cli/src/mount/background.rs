@@ -12,7 +12,7 @@ use crate::{background, pool, utab};
 /// Starts a server for `plan` and waits until it is ready.
 pub fn start(plan: &MountPlan) -> Result<Ready> {
     let (info, _) = pool::info(&plan.pool)?;
-    let log = background::log_path(&info.uuid.to_string());
+    let log = plan.log_path(&info.uuid.to_string());
     let ready: Ready = background::start(arguments(plan), &log)?;
     utab::register(&plan.source(), &plan.dir);
     Ok(Ready { log: (!background::logs_to_journal()).then_some(log), ..ready })
@@ -30,7 +30,7 @@ pub fn serve(plan: &MountPlan) {
     let log = OnceCell::new();
     background::serve(|ready| {
         serve::run(plan, |mounted: &Ready| {
-            let _ = log.set(background::log_path(&mounted.uuid));
+            let _ = log.set(plan.log_path(&mounted.uuid));
             ready(mounted)
         })
     });

@@ -156,6 +156,14 @@ impl MountPlan {
         Ok(Self { pool, snapshot, dir: absolute_dir(dir)?, options })
     }
 
+    /// Returns the path of the server's log.
+    fn log_path(&self, uuid: &str) -> PathBuf {
+        match &self.snapshot {
+            Some(name) => crate::background::log_path(&format!("{uuid}@{name}")),
+            None => crate::background::log_path(uuid),
+        }
+    }
+
     /// Returns the source of the mount: the pool, or POOL@NAME.
     fn source(&self) -> PathBuf {
         match &self.snapshot {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::common::Sandbox;
 
 /// Commands that are not run here, with the reason.
-const LEFT_OUT: [(&str, &str); 8] = [
+const LEFT_OUT: [(&str, &str); 9] = [
     ("attach discard", "needs a conflict: resolved.rs"),
     ("attach resolve", "needs a conflict: resolved.rs"),
     ("bdev", "only a group"),
@@ -20,6 +20,7 @@ const LEFT_OUT: [(&str, &str); 8] = [
     ("mount", "Sandbox::mount"),
     ("simulate", "only a group"),
     ("simulate memory", "only a group"),
+    ("snapshot", "only a group"),
 ];
 
 /// Returns all commands, each as its words.
@@ -73,9 +74,14 @@ fn json_is_one_value() {
     }
     let (file, copy) = (s.path("file"), s.path("copy"));
     runs(&s, &mut seen, "clone", &[file.to_str().unwrap(), copy.to_str().unwrap()]);
+    runs(&s, &mut seen, "snapshot create", &[&dir, "now"]);
+    runs(&s, &mut seen, "snapshot list", &[&dir, "--space"]);
+    runs(&s, &mut seen, "snapshot diff", &[&dir, "now"]);
     runs(&s, &mut seen, "top", &["--count", "1", &dir]);
     runs(&s, &mut seen, "run", &["--stats", "--", "true"]);
     runs(&s, &mut seen, "umount", &[&dir]);
+    runs(&s, &mut seen, "snapshot rollback", &[&pool, "now"]);
+    runs(&s, &mut seen, "snapshot delete", &[&pool, "now"]);
     runs(&s, &mut seen, "check", &[&pool]);
     runs(&s, &mut seen, "resize", &[&pool, "32M"]);
     runs(&s, &mut seen, "clone-pool", &[&pool, s.outside("copy").to_str().unwrap()]);

@@ -28,6 +28,7 @@ mod run;
 mod semantics;
 mod served;
 mod simulate;
+mod snapshots;
 mod strangers;
 mod stress;
 mod thin;

@@ -15,7 +15,7 @@ use crashsim::recorder::Recorder;
 use crashsim::run::Base;
 use crashsim::sited::Sited;
 use crashsim::stats::{Distinct, Stats};
-use crashsim::target::{Mounted, Strength, Target, Usage};
+use crashsim::target::{Meeting, Mounted, SharingProcess, Strength, Target, Usage};
 use crashsim::workload::POOL_BYTES;
 use crashsim::{forward_target, target};
 use pmem::Medium;
@@ -93,7 +93,7 @@ impl<M: Medium> Snapshots<'_, M> {
         }
     }
 
-    /// Deletes the oldest snapshot, if there is one.
+    /// Deletes the oldest snapshot, if the pool has any.
     fn delete(&self) -> Result<(), String> {
         match names(self.medium)?.first() {
             Some(name) => self.pool.delete_snapshot(name).map_err(text),
@@ -101,7 +101,7 @@ impl<M: Medium> Snapshots<'_, M> {
         }
     }
 
-    /// If the pool is empty but for snapshots: writes to all free blocks, judges the snapshots, and
+    /// If the pool has nothing except snapshots: writes to all free blocks, judges the snapshots, and
     /// deletes them.
     fn end_snapshots(&self) -> Result<(), String> {
         let mut names_in_root = 0;
@@ -166,6 +166,20 @@ impl<M: Medium> FileSystem for Snapshots<'_, M> {
     }
 }
 
+impl<M: Medium> SharingProcess for Snapshots<'_, M> {
+    fn fs(&self) -> &dyn FileSystem {
+        self
+    }
+
+    fn recover(&self) -> Result<(), String> {
+        self.pool.rehearse_recovery().map_err(text)
+    }
+
+    fn reap(&self) -> Result<(), String> {
+        self.pool.reap_processes().map(drop).map_err(text)
+    }
+}
+
 impl<M: Medium> Mappings for Snapshots<'_, M> {
     vfs::forward!(self => self.pool; map_range, unmap_range, sync_range);
 }
@@ -191,6 +205,22 @@ impl Target for Snapshotted {
         pool.record_access(false, false, false);
         let blocks_used = pool.mount_report().blocks_used;
         Ok(Mounted { fs: Box::new(Snapshots { pool, medium }), blocks_used })
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn share<'m, M: Medium>(
+        &self,
+        medium: &'m M,
+        at: &Meeting,
+    ) -> Result<Box<dyn SharingProcess + 'm>, String> {
+        let options = mounted::mount_options();
+        let pool = mounted::attach::<M, bpfs::Files<Sited<&M>>>(medium, at, &options)?;
+        pool.set_durability(self.0).map_err(text)?;
+        pool.record_access(false, false, false);
+        Ok(Box::new(Snapshots { pool, medium }))
     }
 
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {

@@ -14,6 +14,7 @@ use crashsim::stats::Distinct;
 use crashsim::target::Target;
 use crashsim::workload;
 use judges::bpfs::Bpfs;
+use judges::bpfs::snapshots::{self, Snapshotted};
 use judges::scmfs::Scmfs;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -88,6 +89,34 @@ fn others_survive<T: Target>(target: &T, scenario: Scenario) {
             let recorded = victim.dies(target, &bases[0], death.steps, scenario);
             let recorded = recorded.unwrap_or_else(|what| panic!("{death}: {what}"));
             let explored = explore(target, &bases[0], FROM, &recorded, &settings);
+            assert_eq!(explored.violations_total, 0, "{death}: {:#?}", explored.violations);
+        }
+    }
+}
+
+/// A process dies while it makes or deletes a snapshot, or writes to what a snapshot shows.
+#[test]
+fn snapshots_survive_deaths() {
+    campaign::prepare_process();
+    let target = Snapshotted::default();
+    let bases = snapshots::bases().unwrap();
+    let settings = Settings {
+        semantics: Semantics::Adr,
+        budget: Budget { states: 1 << 4, samples: 4, ..Budget::default() },
+        distinct: &Distinct::default(),
+        sound: &Distinct::default(),
+        stop_early: false,
+        only: None,
+    };
+    for (base, op) in [(0, "sync"), (1, "sync"), (0, "fsync /"), (0, "write /a 0 8")] {
+        let victim = Victim::record(&target, &bases[base], &op.parse().unwrap(), Semantics::Adr);
+        let victim = victim.unwrap().unwrap();
+        let scenarios = [Scenario::SurvivingProcess, Scenario::NextMount];
+        let all: Vec<_> = victim.deaths(&scenarios, usize::MAX).collect();
+        for death in all.iter().step_by(all.len().div_ceil(24)) {
+            let recorded = victim.dies(&target, &bases[base], death.steps, death.scenario);
+            let recorded = recorded.unwrap_or_else(|what| panic!("{death}: {what}"));
+            let explored = explore(&target, &bases[base], FROM, &recorded, &settings);
             assert_eq!(explored.violations_total, 0, "{death}: {:#?}", explored.violations);
         }
     }

@@ -4,6 +4,8 @@
 //! does. So they need no server, and may be used by all users who may write to the pool. `list`
 //! only reads the pool, mounted or not. `rollback` needs the pool for itself.
 
+mod diff;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -27,7 +29,7 @@ Example: keepstone snapshot create /dev/shm/pool monday
          keepstone mount /dev/shm/pool@monday /mnt/monday
 
 The snapshot has what all calls had done that returned before it, and nothing half. Programs wait while
-names and attributes are copied: about 0.3 µs for each file. Contents are shared, so they take no space
+names and attributes are copied: for about a second per million files. Contents are shared, so they take no space
 until they change in the pool. Stores through mmap that the kernel has not written back are not in it:
 call `sync` before.")]
     Create(NamedArgs),
@@ -38,6 +40,13 @@ call `sync` before.")]
     /// free.
     #[command(after_help = "Example: keepstone snapshot delete /mnt monday tuesday")]
     Delete(DeleteArgs),
+    /// List the paths that differ between a snapshot and another one, or the present state.
+    #[command(after_help = "\
+Example: keepstone snapshot diff /mnt monday tuesday
+
+`+` marks added paths, `-` removed ones, and `M` files and directories that have changed. A renamed
+file is removed and added.")]
+    Diff(diff::DiffArgs),
     /// Make the state of a pool the one of a snapshot, while no process uses the pool.
     #[command(after_help = "\
 Example: keepstone umount /mnt
@@ -104,6 +113,7 @@ pub fn run(command: &SnapshotCommand, json: bool) -> Result<ExitCode> {
         SnapshotCommand::Create(args) => create(args, json),
         SnapshotCommand::List(args) => list(args, json),
         SnapshotCommand::Delete(args) => delete(args, json),
+        SnapshotCommand::Diff(args) => diff::run(args, json),
         SnapshotCommand::Rollback(args) => roll_back(args, json),
     }?;
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,58 @@
+//! Snapshots of a pool, for engines that have them ([`Files::create_snapshot`]).
+
+use crate::derived::SharedPool as _;
+use crate::mounted::{Files, MediumOf, Pool};
+use crate::store::Storage;
+use pmem::{Lock, Region};
+use pool::{Error, MountOptions, Snapshots};
+use vfs::{Errno, Result};
+
+impl<F: Files> Pool<F> {
+    /// As [`pool::Engine::snapshots`].
+    ///
+    /// # Errors
+    /// Those of [`pool::Engine::snapshots`].
+    pub fn snapshots(&self, held: bool) -> Result<Snapshots> {
+        self.files.op(|_| self.files.snapshots(held))
+    }
+
+    /// As [`pool::Engine::create_snapshot`].
+    ///
+    /// # Errors
+    /// Those of [`pool::Engine::create_snapshot`].
+    pub fn create_snapshot(&self, name: &str) -> Result<()> {
+        self.files.alone(|| self.files.create_snapshot(name))
+    }
+
+    /// As [`pool::Engine::delete_snapshot`], of a snapshot that is not mounted.
+    ///
+    /// # Errors
+    /// Those of [`pool::Engine::delete_snapshot`].
+    pub fn delete_snapshot(&self, name: &str) -> Result<()> {
+        self.files.op(|_| self.files.delete_snapshot(name))
+    }
+}
+
+impl<F: Files<Storage: Storage<Medium = Region>>> Pool<F> {
+    /// Implements [`pool::Engine::delete_snapshot`].
+    pub(crate) fn delete_unmounted_snapshot(&self, name: &str) -> Result<()> {
+        let (region, part) = (self.files.medium().0, pool::snapshot_part(name));
+        if !region.lock_part(part.clone(), Lock::Exclusive).map_err(|_| Errno::IO)? {
+            return Err(Errno::BUSY);
+        }
+        let deleted = self.delete_snapshot(name);
+        let _ = region.lock_part(part, Lock::None);
+        deleted
+    }
+}
+
+/// Makes the state of a pool that no process uses the one of a snapshot, which stays.
+///
+/// # Errors
+/// `ENOENT` if the pool has no such snapshot, `ENOSPC` if there is no space for a copy of its
+/// names and attributes; those of a mount.
+pub fn roll_back<F: Files>(medium: MediumOf<F>, name: &str) -> std::result::Result<(), Error> {
+    let pool = Pool::<F>::mount(medium, &MountOptions::default())?;
+    // The pool is not closed: its derived state is no more.
+    Ok(pool.files.op(|_| pool.files.roll_back(name))?)
+}
