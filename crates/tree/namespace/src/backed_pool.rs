@@ -1,8 +1,9 @@
 //! A mounted pool as a file system with a backing store.
 
 use crate::derived::SharedPool as _;
+use crate::files::Files;
 use crate::layout::BLOCK;
-use crate::mounted::{Files, Pool};
+use crate::mounted::Pool;
 use crate::store::Storage as _;
 use std::ops::Range;
 use vfs::{

@@ -1,6 +1,7 @@
 //! Checks and repairs.
 
-use crate::mounted::{Files, MediumOf, open};
+use crate::files::{Files, MediumOf};
+use crate::mounted::open;
 use crate::scan::{Scan, ScanOptions};
 use crate::store::Storage;
 use crate::superblock::INODE_SIZE;

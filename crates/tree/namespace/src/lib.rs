@@ -19,8 +19,8 @@
 //!   operations;
 //! - `apart`, `thin`, `dirty`: blocks that lie together; space of the file below; counts of what a
 //!   backing store lacks;
-//! - `mounted`, `check`, `resize`, `snapshots`, `overlay`: [`Pool`], which adds the operations on
-//!   contents ([`Files`]) and serves front ends.
+//! - `files`, `mounted`, `check`, `resize`, `snapshots`, `overlay`: [`Pool`], which adds the
+//!   operations on contents ([`Files`]) and serves front ends.
 //!
 //! This crate leaves out: contents of files and free space (the engines), permission checks and
 //! descriptors (front ends).
@@ -33,6 +33,7 @@ mod check;
 pub mod derived;
 mod dir;
 mod dirty;
+mod files;
 mod free;
 mod fs;
 mod index;
@@ -59,10 +60,11 @@ pub use backed::loaded_attributes;
 pub use check::check;
 pub use dir::{Chain, RawEntry};
 pub use dirty::DirtyCounts;
+pub use files::{Files, MediumOf};
 pub use free::{FreeRun, FreeUnits};
 pub use fs::Core;
 pub use index::Found;
-pub use mounted::{Files, MediumOf, Pool, interrupted, open, place};
+pub use mounted::{Pool, interrupted, open, place};
 pub use overlay::Overlay;
 pub use rename::Words;
 pub use resize::resize;

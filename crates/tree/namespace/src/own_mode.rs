@@ -68,7 +68,7 @@ impl OwnMode {
     /// Checks a value for the attribute of an inode of a pool.
     ///
     /// # Errors
-    /// `EINVAL` if it is no mode, if the pool cannot keep it, or if the inode is not a regular file.
+    /// `EINVAL` if it is no mode, if the pool cannot keep it, or if the inode is no regular file.
     pub fn check(value: &[u8], kind: FileKind, is_backed: bool) -> Result<()> {
         match Self::named(value) {
             Some(mode) if kind == FileKind::File && (is_backed || mode != Self::Through) => Ok(()),

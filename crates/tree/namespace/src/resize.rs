@@ -7,9 +7,10 @@
 //!   leaves a pool of the old size, some of whose blocks have moved.
 
 use crate::derived::{SharedPool as _, UNIT};
+use crate::files::{Files, MediumOf};
 use crate::fs::Core;
 use crate::layout::BLOCK;
-use crate::mounted::{Files, MediumOf, Pool};
+use crate::mounted::Pool;
 use crate::store::Storage;
 use crate::superblock::POOL_RESIZED;
 use pmem::Medium;

@@ -2,8 +2,9 @@
 //! processes.
 
 use crate::derived::{Held, SharedPool, State};
+use crate::files::Files;
 use crate::fs::Core;
-use crate::mounted::{Files, Pool, place};
+use crate::mounted::{Pool, place};
 use crate::scan::ScanOptions;
 use crate::store::Storage;
 use crate::tables::VInode;

@@ -1,7 +1,8 @@
 //! Snapshots of a pool, for engines that have them ([`Files::create_snapshot`]).
 
 use crate::derived::SharedPool as _;
-use crate::mounted::{Files, MediumOf, Pool};
+use crate::files::{Files, MediumOf};
+use crate::mounted::Pool;
 use crate::store::Storage;
 use pmem::{Lock, Region};
 use pool::{Error, MountOptions, Snapshots};

@@ -395,7 +395,8 @@ impl Surplus {
 pub(crate) mod pool_trim {
     use super::*;
     use crate::derived::SharedPool as _;
-    use crate::mounted::{Files, Pool};
+    use crate::files::Files;
+    use crate::mounted::Pool;
 
     impl<F: Files> Pool<F> {
         /// As [`pool::Engine::trim`], as much as `trim` allows.
