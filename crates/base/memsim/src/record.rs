@@ -158,11 +158,12 @@ impl Recorder {
     }
 
     /// Notes a store of zeros with its bytes.
-    fn note_zeros(&self, way: StoreWay, off: u64, len: u64) {
+    fn note_zeros(&self, off: u64, len: u64) {
         let mut at = 0;
         while at < len {
             let step = (len - at).min(ZEROS.len() as u64);
             let data = Some(&ZEROS[..step as usize]);
+            let way = StoreWay::PastCache;
             self.note(Action::Store { way, addr: off + at, len: step as u32, data });
             at += step;
         }
@@ -204,9 +205,8 @@ impl Observer for Recorder {
         };
         match *access {
             Observed::Load { off, len } => load(off, len),
-            Observed::Store { way, off, len, data: None } if self.has_data => {
-                self.note_zeros(way, off, len);
-            }
+            Observed::Zero { off, len } if self.has_data => self.note_zeros(off, len),
+            Observed::Zero { off, len } => self.note_store(StoreWay::PastCache, off, len, None),
             Observed::Store { way, off, len, data } => self.note_store(way, off, len, data),
             Observed::Copy { dst, src, len, data } => {
                 load(src, len);

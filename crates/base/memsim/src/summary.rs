@@ -21,7 +21,7 @@ impl Class {
         let lines = lines(addr, len);
         self.count += 1;
         self.bytes += u64::from(len);
-        self.lines += lines.end() - lines.start() + 1;
+        self.lines += lines.end - lines.start;
     }
 }
 

@@ -50,8 +50,15 @@ pub enum Observed<'a> {
         off: u64,
         /// Bytes.
         len: u64,
-        /// The bytes, unless the store zeroes, or the observer does not want them.
+        /// The bytes; `None` if the region does not have them (stores by the kernel).
         data: Option<&'a [u8]>,
+    },
+    /// A store of zeros, past the cache.
+    Zero {
+        /// First byte.
+        off: u64,
+        /// Bytes.
+        len: u64,
     },
     /// A copy within the region, past the cache.
     Copy {
@@ -91,7 +98,9 @@ impl Observed<'_> {
             Self::Store { way: StoreWay::Cached | StoreWay::Word, .. } | Self::Fence => {
                 Moved::default()
             }
-            Self::Store { off, len, .. } | Self::Flush { off, len } => written(lines(off, len)),
+            Self::Store { off, len, .. } | Self::Zero { off, len } | Self::Flush { off, len } => {
+                written(lines(off, len))
+            }
             Self::Copy { dst, src, len, .. } => {
                 Moved { lines_read: lines(src, len), lines_written: lines(dst, len) }
             }

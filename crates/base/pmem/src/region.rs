@@ -526,15 +526,17 @@ impl Region {
         self.counters.count_nt(len);
         // SAFETY: 1., 2.
         unsafe { self.before_bulk(base, off, len) };
-        let access = || Observed::Store { way: StoreWay::PastCache, off, len, data: None };
         // SAFETY: 1., 2., region-I2.
-        self.instrumented(access, || unsafe {
-            if (len as usize) < self.nt_min {
-                ptr::write_bytes(dst, 0, len as usize);
-            } else {
-                self.stores.zero(dst, len as usize);
-            }
-        });
+        self.instrumented(
+            || Observed::Zero { off, len },
+            || unsafe {
+                if (len as usize) < self.nt_min {
+                    ptr::write_bytes(dst, 0, len as usize);
+                } else {
+                    self.stores.zero(dst, len as usize);
+                }
+            },
+        );
     }
 
     #[inline]

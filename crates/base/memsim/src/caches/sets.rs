@@ -9,6 +9,7 @@ const EMPTY: u64 = 0;
 #[derive(Debug)]
 pub(super) struct Sets {
     tags: Vec<u64>,
+    /// The time of the last use of each place; 0 if it is empty.
     used: Vec<u64>,
     clock: u64,
     mask: u64,
@@ -54,24 +55,30 @@ impl Sets {
         self.tags[place].checked_sub(1)
     }
 
-    /// Returns the place that a new line takes: an empty one, else the least recently used one of
-    /// those that are `eligible`, else of all.
+    /// Returns the place that a new line takes: an empty one, else the least recently used one.
     #[inline]
-    pub(super) fn victim(&self, line: u64, eligible: impl Fn(usize) -> bool) -> usize {
+    pub(super) fn oldest(&self, line: u64) -> usize {
         let first = self.set(line);
-        let (mut best, mut best_key) = (first, (true, u64::MAX));
-        for place in first..first + self.ways {
-            if self.tags[place] == EMPTY {
-                return place;
-            }
-            if self.used[place] < best_key.1 || best_key.0 {
-                let key = (!eligible(place), self.used[place]);
-                if key < best_key {
-                    (best, best_key) = (place, key);
-                }
-            }
+        let (mut best, mut least) = (first, u64::MAX);
+        for (place, used) in (first..).zip(&self.used[first..first + self.ways]) {
+            // Without a branch, which would be mispredicted.
+            let is_older = *used < least;
+            best = if is_older { place } else { best };
+            least = if is_older { *used } else { least };
         }
         best
+    }
+
+    /// As [`oldest`](Self::oldest), but of those that are `eligible`, if there are any.
+    #[inline]
+    pub(super) fn victim(&self, line: u64, eligible: impl Fn(usize) -> bool) -> usize {
+        let oldest = self.oldest(line);
+        if self.used[oldest] == 0 || eligible(oldest) {
+            return oldest;
+        }
+        let first = self.set(line);
+        let others = (first..first + self.ways).filter(|place| eligible(*place));
+        others.min_by_key(|place| self.used[*place]).unwrap_or(oldest)
     }
 
     /// Puts a line at a place, in front of all others of its set.
@@ -85,5 +92,6 @@ impl Sets {
     #[inline]
     pub(super) fn clear(&mut self, place: usize) {
         self.tags[place] = EMPTY;
+        self.used[place] = 0;
     }
 }

@@ -72,7 +72,7 @@ impl WriteSink for Vec<WriteBack> {
 /// An entry of the L2 cache.
 #[derive(Clone, Copy, Debug)]
 struct L2Line {
-    /// Cores whose L1 cache has the line.
+    /// Cores whose L1 cache has the line, and maybe some that have evicted it.
     sharers: u64,
     /// Dirty words. 0: the line is clean.
     words: u8,
@@ -505,10 +505,7 @@ impl<S: WriteSink> Simulator<S> {
     /// Puts a line of the L2 cache into an L1 cache.
     fn fill_l1(&mut self, core: usize, line: u64, place: usize) {
         let L1 { sets, below } = &mut self.l1[core];
-        let at = sets.victim(line, |_| true);
-        if sets.line(at).is_some() {
-            self.meta[below[at] as usize].sharers &= !(1 << core);
-        }
+        let at = sets.oldest(line);
         sets.fill(at, line);
         below[at] = place as u32;
         self.meta[place].sharers |= 1 << core;

@@ -114,8 +114,9 @@ pub struct End {
 }
 
 /// Returns the numbers of the lines that a range touches.
-pub fn lines(addr: u64, len: u32) -> std::ops::RangeInclusive<u64> {
-    addr / crate::LINE..=(addr + u64::from(len.max(1)) - 1) / crate::LINE
+#[inline]
+pub fn lines(addr: u64, len: u32) -> std::ops::Range<u64> {
+    addr / crate::LINE..(addr + u64::from(len.max(1)) - 1) / crate::LINE + 1
 }
 
 /// Maps signed differences to small unsigned numbers.

@@ -2,7 +2,7 @@
 //! since it was last moved, it changes places with a random page.
 //!
 //! Rotation spreads the writes of a page evenly, so a page has one number for its wear. To bound
-//! the work, the pages of a large memory are grouped to at most [`FRAMES_MAX`] frames, which move
+//! the work, the pages of a large memory are grouped to at most 4096 frames, which move
 //! as a whole.
 
 use super::counts::PAGE_LINES;

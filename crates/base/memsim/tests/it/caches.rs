@@ -194,6 +194,23 @@ fn older_epochs_are_written_before_a_line_that_must_go() {
     assert_eq!(run(config, &events).0.counts.forced_evictions, 1);
 }
 
+/// simulator-R5
+#[test]
+fn a_queued_line_of_another_core_is_waited_for() {
+    let config = config(OrderingMode::Epoch, 2, 8);
+    // The second store to line 1 writes its epoch, of which line 2 is then clean, and queued.
+    let of_first = [store(0, 1), store(0, 2), fence(0), store(0, 1)];
+    for access in [load(1, 2), store(1, 2)] {
+        let events = [&of_first[..], &[access]].concat();
+        assert_eq!(before_end(config, &events), [1, 2]);
+        let counts = run(config, &events).0.counts;
+        assert_eq!(counts.cross_core_conflicts, 0);
+        assert!(counts.fence_wait_ns > TIMING.write_ns / 2, "{counts:?}");
+    }
+    let own = [&of_first[..], &[load(0, 2)]].concat();
+    assert_eq!(run(config, &own).0.counts.fence_wait_ns, 0);
+}
+
 #[test]
 fn volatile_lines_have_no_epoch() {
     let config = HardwareConfig { volatile_from: 2 * 64, ..config(OrderingMode::Epoch, 2, 8) };

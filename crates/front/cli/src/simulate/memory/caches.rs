@@ -61,7 +61,7 @@ pub fn run(args: &CachesArgs, json: bool) -> Result<()> {
     };
     line("", &mut reports.iter().map(|report| report.config.mode.to_string()));
     for (name, cell) in rows {
-        line(name, &mut reports.iter().map(|report| cell(report)));
+        line(name, &mut reports.iter().map(cell));
     }
     Ok(())
 }
