@@ -19,7 +19,7 @@
 //! | delete | – | the root word of the entry := 0 | 1 |
 //! | roll back | inodes, directories, attributes | the root of the inode file | 2 |
 //!
-//! The first snapshot of a pool takes two fences more, and one more if no blocks are shared yet.
+//! The first snapshot of a pool takes a fence more, and another one if no blocks are shared yet.
 
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{CrawlChange, Node, Trees};
@@ -353,15 +353,14 @@ impl<M: Medium> Store<M> {
         Ok(blocks)
     }
 
-    /// Records on the media, durably, that the pool has a table of snapshots, and makes it empty:
-    /// before the first entry.
+    /// Records on the media, durably, that the pool has a table of snapshots: before the first
+    /// entry. The table is all zeros since the pool was formatted.
     fn begin_snapshots(&self) {
         self.begin_sharing();
         if namespace::may_have_snapshots(&self.medium) {
             return;
         }
-        self.medium.zero_nt(START, COUNT * BYTES);
-        let ready = self.medium.fence();
+        let ready = Fenced::not_needed("the table is empty");
         let word = namespace::snapshots_word(&self.medium);
         let _ = self.medium.publish(POOL_SNAPSHOTS, word, ready);
     }

@@ -16,6 +16,7 @@ use crashsim::run::Base;
 use crashsim::sited::Sited;
 use crashsim::stats::{Distinct, Stats};
 use crashsim::target::{Meeting, Mounted, SharingProcess, Strength, Target, Usage};
+use crashsim::trace::Trace;
 use crashsim::workload::POOL_BYTES;
 use crashsim::{forward_target, target};
 use pmem::Medium;
@@ -286,29 +287,24 @@ pub fn workloads() -> Vec<Vec<Op>> {
     changes.map(|op| vec![op]).chain(sequences).collect()
 }
 
+/// The number of snapshots of a pool, and whether it has the file `/late`.
+type Found = (usize, bool);
+
 /// A command on a whole pool, and its effect.
 struct Command {
     name: &'static str,
+    /// Whether the pool has a snapshot before, in which `/late` is missing.
+    has_one: bool,
     run: fn(&Recorder<CrashImage>) -> Result<(), pool::Error>,
-    /// The number of snapshots afterwards, and whether the file `/late` is there.
-    done: (usize, bool),
+    done: Found,
 }
 
-/// The same before a command.
-const BEFORE: (usize, bool) = (1, true);
-
-/// Commands on a pool with the snapshot `0-…`, and the file `/late` that came later.
-const COMMANDS: [Command; 3] = [
-    Command {
-        name: "create",
-        run: |medium| {
-            let pool = bpfs::Bpfs::mount(Sited(medium), &mounted::mount_options())?;
-            Ok(pool.create_snapshot(&format!("1-{}", digest(&pool).unwrap_or_default()))?)
-        },
-        done: (2, true),
-    },
+const COMMANDS: [Command; 4] = [
+    Command { name: "create the first", has_one: false, run: create, done: (1, true) },
+    Command { name: "create", has_one: true, run: create, done: (2, true) },
     Command {
         name: "delete",
+        has_one: true,
         run: |medium| {
             let pool = bpfs::Bpfs::mount(Sited(medium), &mounted::mount_options())?;
             Ok(pool.delete_snapshot(&first_name(medium)?)?)
@@ -317,26 +313,53 @@ const COMMANDS: [Command; 3] = [
     },
     Command {
         name: "roll back",
+        has_one: true,
         run: |medium| bpfs::roll_back(medium, &first_name(medium)?),
         done: (1, false),
     },
 ];
+
+fn create(medium: &Recorder<CrashImage>) -> Result<(), pool::Error> {
+    let pool = bpfs::Bpfs::mount(Sited(medium), &mounted::mount_options())?;
+    Ok(pool.create_snapshot(&format!("1-{}", digest(&pool).unwrap_or_default()))?)
+}
 
 fn first_name(medium: &impl Medium) -> Result<String, pool::Error> {
     let first = names(medium).ok().and_then(|names| names.into_iter().next());
     first.ok_or(pool::Error::Errno(Errno::NOENT))
 }
 
-/// Explores the crashes of commands that create, delete and roll back.
+/// A recorded command.
+pub struct CommandRun {
+    name: &'static str,
+    /// The pool before.
+    pub bytes: Vec<u8>,
+    /// The accesses of the command.
+    pub trace: Trace,
+    before: Found,
+    done: Found,
+}
+
+/// Records commands that create, delete and roll back.
 ///
 /// # Errors
-/// The first violation.
-pub fn explore_commands(semantics: Semantics) -> Result<Stats, String> {
-    let mut all = Stats::default();
-    let bytes = pool_of_commands()?;
-    for Command { name, run, done } in COMMANDS {
+/// Those of the commands.
+pub fn command_runs() -> Result<Vec<CommandRun>, String> {
+    let record = |Command { name, has_one, run, done }| {
+        let bytes = pool_of_commands(has_one)?;
         let trace = keeping::record(&bytes, |medium| run(medium).map_err(text))?;
-        let state = |image: &CrashImage| -> Result<(usize, bool), String> {
+        Ok(CommandRun { name, bytes, trace, before: (usize::from(has_one), true), done })
+    };
+    COMMANDS.into_iter().map(record).collect()
+}
+
+impl CommandRun {
+    /// Explores the crashes of the command, or of a changed `trace` of it.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn explore(&self, trace: &Trace, semantics: Semantics) -> Result<Stats, String> {
+        let state = |image: &CrashImage| -> Result<Found, String> {
             let mounted = DURABLE.mount(image)?;
             let late = mounted.fs.lookup(ROOT, b"late").is_ok();
             drop(mounted);
@@ -348,32 +371,44 @@ pub fn explore_commands(semantics: Semantics) -> Result<Stats, String> {
                 .unwrap_or_else(|_| Err("recovery panicked".to_owned()))
         };
         let mut wrong = None;
-        let mut verdict = |now: Moment, outcome: &Outcome<(usize, bool)>| match outcome {
+        let mut verdict = |now: Moment, outcome: &Outcome<Found>| match outcome {
             Err(what) => wrong = wrong.take().or(Some(what.clone())),
-            Ok(found) if *found == done || *found == BEFORE && !now.over => {}
+            Ok(found) if *found == self.done || *found == self.before && !now.over => {}
             Ok(found) => wrong = wrong.take().or(Some(format!("it leaves {found:?}"))),
         };
-        let (budget, distinct) =
-            (Budget { states: 1 << 8, ..Budget::default() }, Distinct::default());
+        let budget = Budget { states: 1 << 8, ..Budget::default() };
+        let (bytes, distinct) = (&self.bytes, Distinct::default());
         let stats =
-            program::explore(&trace, &bytes, semantics, budget, &distinct, &recover, &mut verdict);
-        all.add(&stats);
-        if let Some(what) = wrong {
-            return Err(format!("{name}: {what}"));
+            program::explore(trace, bytes, semantics, budget, &distinct, &recover, &mut verdict);
+        match wrong {
+            Some(what) => Err(format!("{}: {what}", self.name)),
+            None => Ok(stats),
         }
+    }
+}
+
+/// Explores the crashes of commands that create, delete and roll back.
+///
+/// # Errors
+/// The first violation.
+pub fn explore_commands(semantics: Semantics) -> Result<Stats, String> {
+    let mut all = Stats::default();
+    for run in command_runs()? {
+        all.add(&run.explore(&run.trace, semantics)?);
     }
     Ok(all)
 }
 
-/// Returns the pool for the commands.
-fn pool_of_commands() -> Result<Vec<u8>, String> {
+/// Returns the pool for the commands: with the file `/late`, and perhaps a snapshot from before.
+fn pool_of_commands(has_snapshot: bool) -> Result<Vec<u8>, String> {
     const MORE: &str = "write /a 0 8; unlink /s; rename /d/b /b; create /late; write /late 0 5000; \
         mkdir /m; create /m/1; create /m/2; create /m/3; create /m/4; create /m/5; create /m/6; \
         create /m/7; create /m/8; create /m/9; create /m/10; create /m/11; create /m/12; \
         create /m/13; create /m/14; create /m/15; create /m/16; create /m/17; create /m/18; \
         create /m/19; create /m/20; create /m/21; create /m/22; create /m/23; create /m/24; \
         create /m/25; create /m/26; create /m/27; create /m/28";
-    let ops = parse(&format!("{FEW}; {MORE}")).map_err(text)?;
+    let few = if has_snapshot { FEW } else { FEW.trim_end_matches("; sync") };
+    let ops = parse(&format!("{few}; {MORE}")).map_err(text)?;
     let base = Base::build(&DURABLE, "commands", POOL_BYTES, ops)?;
     Ok(base.bytes)
 }

@@ -11,7 +11,7 @@ use crashsim::score::{Fate, label, score, table};
 use crashsim::workload;
 use judges::backed;
 use judges::bpfs::Bpfs;
-use judges::bpfs::snapshots::{self, Snapshotted};
+use judges::bpfs::snapshots::{self, CommandRun, Snapshotted};
 use judges::catalogue::sources;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -64,6 +64,14 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ),
     ("parents.rs begin_sharing: let _ = self.medium.publish", &[EarlyStore], NOTHING_SHARED),
     ("superblock.rs write: medium.flush(root_at", &[ShortFlush], TIMES),
+    ("snapshots.rs copy_inodes: self.medium.write_nt", &[ShortStore], OF_CACHES),
+    (
+        "snapshots.rs begin_snapshots: let _ = self.medium.publish",
+        &[DropFence, FlushAfterFence, DelayStore],
+        FENCED_AGAIN,
+    ),
+    ("snapshots.rs create_snapshot: let _ = self.medium.publish", &[DelayStore], ALONE),
+    ("snapshots.rs delete_snapshot: let _ = self.medium.publish", &[DelayStore, EarlyStore], ALONE),
     ("backed.rs unmark_block: let _ = self.medium.publish", &[EarlyStore], UNMARKED),
     ("backed.rs expand: self.medium.write_nt", &[ShortStore], BEYOND),
     ("backed.rs expand: self.medium.write_nt", &[InPlace], NEW),
@@ -113,6 +121,7 @@ const BUSY: &str = "an inode that is busy has no stamp that counts";
 const UNMARKED: &str = "a mark that goes too early costs a write-back";
 const FREED_LATER: &str = "the same call fences again when it frees the blocks of the directory";
 const EITHER: &str = "each of the two words alone makes the directory empty";
+const OF_CACHES: &str = "the last line of an inode has only what pools with a backing store use";
 const NEW: &str = "nothing leads to the block yet";
 const LOAD: &str =
     "content that is not loaded after a crash is absent, which is the same (backed-F5)";
@@ -163,6 +172,12 @@ fn planted_bugs_are_found() {
     let of = |base| snapshots::workloads().into_iter().map(move |ops| (base, ops));
     let workloads: Vec<_> = with_snapshots.iter().flat_map(of).collect();
     fates.extend(score(&Snapshotted::default(), &workloads, 0, &snapshots_here).unwrap());
+    let of_commands = snapshots::command_runs().unwrap();
+    for (m, fate) in of_commands.iter().flat_map(command_mutants) {
+        if matches!(fate, Fate::Killed { .. }) && fates.contains_key(&m) {
+            fates.insert(m, fate);
+        }
+    }
     // These two files are about pools with a backing store.
     fates.extend(backed::score(&|m| m.site.contains("src/backed.rs:")).unwrap());
 
@@ -247,6 +262,19 @@ fn orderings(crates: &Path) -> Vec<(String, String)> {
         }
     }
     places
+}
+
+/// Explores the mutants of a command on the snapshots of a pool.
+fn command_mutants(run: &CommandRun) -> Vec<(Mutant, Fate)> {
+    let mut all = mutants(&run.trace, 0);
+    all.retain(|m| m.site.contains("src/snapshots.rs:"));
+    let fate = |m: Mutant| {
+        let Some(mutated) = mutate(&run.trace, &run.bytes, &m) else { return (m, Fate::Moot) };
+        let killed = |what| Fate::Killed { by: "a command".into(), what };
+        let found = run.explore(&mutated, Semantics::Adr).err();
+        (m, found.map_or(Fate::Survived, killed))
+    };
+    all.into_iter().map(fate).collect()
 }
 
 /// Explores the mutants of formatting over a pool.
