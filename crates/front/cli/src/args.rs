@@ -302,10 +302,10 @@ pub struct MountArgs {
     pub restore: Option<PathBuf>,
     /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, relatime (default),
     /// strictatime, nodiratime, nosymfollow, sync, dirsync, allow_other (default for root),
-    /// threads=N, no_cache, emulate=SPEC (with `+` for `,`); ask_open: with exclusive, send each
-    /// open to the server even so; slower, but direct writes (O_DIRECT) to one file can run at the
-    /// same time; writeback: let the kernel hold writes back until they are synced, if the pool
-    /// promises no more than that (a pool in an ordinary file, or durability=ordered);
+    /// threads=N, no_cache, emulate=SPEC (with `+` for `,`), record=FILE; ask_open: with exclusive,
+    /// send each open to the server even so; slower, but direct writes (O_DIRECT) to one file can
+    /// run at the same time; writeback: let the kernel hold writes back until they are synced, if
+    /// the pool promises no more than that (a pool in an ordinary file, or durability=ordered);
     /// durability=journal|ordered: operations are durable when they return (journal, default), or
     /// when something is synced, and in order (ordered; only pools of the layout bpfs); direct:
     /// fail unless programs under `keepstone run` can bypass the mount. Without this option they

@@ -10,8 +10,8 @@ const EMPTY: u64 = 0;
 pub(super) struct Sets {
     tags: Vec<u64>,
     /// The time of the last use of each place; 0 if it is empty.
-    used: Vec<u64>,
-    clock: u64,
+    used: Vec<u32>,
+    clock: u32,
     mask: u64,
     ways: usize,
 }
@@ -45,8 +45,22 @@ impl Sets {
     /// Marks a place as just used.
     #[inline]
     pub(super) fn touch(&mut self, place: usize) {
+        if self.clock == u32::MAX {
+            self.renumber();
+        }
         self.clock += 1;
         self.used[place] = self.clock;
+    }
+
+    /// Replaces times by small ones, with the same order in each set.
+    #[cold]
+    fn renumber(&mut self) {
+        for set in self.used.chunks_mut(self.ways) {
+            let before = set.to_vec();
+            let rank = |used: u32| before.iter().filter(|other| **other < used).count() as u32 + 1;
+            set.iter_mut().filter(|used| **used > 0).for_each(|used| *used = rank(*used));
+        }
+        self.clock = self.ways as u32 + 1;
     }
 
     /// Returns the line at a place.
@@ -59,7 +73,7 @@ impl Sets {
     #[inline]
     pub(super) fn oldest(&self, line: u64) -> usize {
         let first = self.set(line);
-        let (mut best, mut least) = (first, u64::MAX);
+        let (mut best, mut least) = (first, u32::MAX);
         for (place, used) in (first..).zip(&self.used[first..first + self.ways]) {
             // Without a branch, which would be mispredicted.
             let is_older = *used < least;
@@ -93,5 +107,29 @@ impl Sets {
     pub(super) fn clear(&mut self, place: usize) {
         self.tags[place] = EMPTY;
         self.used[place] = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_of_use_outlives_the_clock() {
+        let mut sets = Sets::new(CacheSize { bytes: 4 * 64, ways: 4 });
+        for line in [10, 11, 12] {
+            sets.fill(sets.oldest(line), line);
+        }
+        assert_eq!(sets.line(sets.oldest(13)), None);
+        sets.fill(sets.oldest(13), 13);
+        sets.touch(sets.find(10).unwrap());
+        sets.clock = u32::MAX;
+        sets.touch(sets.find(12).unwrap());
+        assert!(sets.clock < 100);
+        for expected in [11, 13, 10, 12] {
+            let place = sets.oldest(20);
+            assert_eq!(sets.line(place), Some(expected));
+            sets.fill(place, 20 + expected);
+        }
     }
 }
