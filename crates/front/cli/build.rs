@@ -1,8 +1,8 @@
 //! Makes the program of a release smaller.
 //!
 //! Functions with the same instructions become one: generic code has many. The addresses that the
-//! loader adjusts are listed in the form of glibc 2.36 (DT_RELR), a tenth of the former size, if this
-//! machine has it. Both need LLD, the default linker of Rust on this platform.
+//! loader adjusts are listed in the form of glibc 2.36 (DT_RELR), a tenth of the former size, if
+//! this machine has it. Both need LLD, the default linker of Rust on this platform.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! The handler of SIGBUS of programs with pools: the kernel has no page for a mapped address.
+//! The handler of SIGBUS of programs with pools (library-L2): the kernel has no page for a mapped
+//! address.
 //!
 //! If the address is in the state that processes share, the handler makes room (`arena`, room-O2).
 //! If it is in a pool that was truncated, or whose memory is broken, the handler maps zeros there

@@ -100,8 +100,8 @@ impl OpenOptions {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// `ENOENT`, `EEXIST`, `ENOSPC`; `EISDIR` for a directory; `EINVAL` for other kinds of files, and
-    /// for `truncate` without `write`.
+    /// `ENOENT`, `EEXIST`, `ENOSPC`; `EISDIR` for a directory; `EINVAL` for other kinds of files,
+    /// and for `truncate` without `write`.
     pub fn open(&self, pool: &Pool, path: impl AsRef<Path>) -> io::Result<File> {
         if self.truncate && !self.write {
             return Err(Errno::INVAL.into());
@@ -150,9 +150,9 @@ impl OpenOptions {
 /// An open regular file of a [`Pool`]. It keeps the pool open.
 ///
 /// Reads and writes work at an offset of the file ([`Read`], [`Write`], [`Seek`]) or at a given one
-/// ([`read_at`](Self::read_at), [`write_at`](Self::write_at)). A write is atomic, however long it is.
-/// In a pool of durable memory it is durable when it returns, with the layout `scmfs` when
-/// [`sync_all`](Self::sync_all) has returned.
+/// ([`read_at`](Self::read_at), [`write_at`](Self::write_at)). A write is atomic, however long it
+/// is (library-L1). In a pool of durable memory it is durable when it returns, with the layout
+/// `scmfs` when [`sync_all`](Self::sync_all) has returned.
 pub struct File {
     pool: Pool,
     ino: Ino,
@@ -273,7 +273,8 @@ impl File {
         Ok(self.pool.fs().fallocate(self.ino, mode, range.start, len)?)
     }
 
-    /// Makes the content and the names of the file durable. With the layout `bpfs` they are already.
+    /// Makes the content and the names of the file durable. With the layout `bpfs` they are
+    /// already.
     ///
     /// # Errors
     /// `EIO` if they are not known to be durable.
@@ -296,8 +297,8 @@ impl File {
     ///
     /// # Errors
     /// `EINVAL` if the range is empty or ends behind the file. `EOPNOTSUPP` if the bytes do not lie
-    /// in one piece, or are a hole, and the layout cannot map them as one: read them instead, or map
-    /// what [`map_some`](Self::map_some) gives.
+    /// in one piece, or are a hole, and the layout cannot map them as one: read them instead, or
+    /// map what [`map_some`](Self::map_some) gives.
     pub fn map(&self, offset: u64, len: usize) -> io::Result<Map<'_>> {
         self.check_range(offset, len)?;
         let map = self.map_some(offset, len)?;

@@ -1,4 +1,4 @@
-//! Memory of the pool that is lent to the program: any range of a file as one slice.
+//! Memory of the pool that is lent to the program (library-L3): any range of a file as one slice.
 //!
 //! A contiguous range is lent in the pool's own mapping. Otherwise its blocks are mapped behind
 //! each other in a *window* ([`vfs::Mappings::map_range`]). A window for reading stays for later

@@ -3,8 +3,8 @@
 //! A program opens a [`Pool`] by the path of its file or device, and uses the files in it by calls
 //! that are named as in [`std::fs`]. There is no mount, no server and no system call on the way: a
 //! read is a copy out of the pool's memory, and a write is durable when it returns (in memory that
-//! is durable, with the layout `bpfs`). Mounts made with `-o direct`, programs under `keepstone run`
-//! and other programs with this library may use the same pool at the same time.
+//! is durable, with the layout `bpfs`). Mounts made with `-o direct`, programs under `keepstone
+//! run` and other programs with this library may use the same pool at the same time.
 //!
 //! ```toml
 //! [dependencies]
@@ -24,7 +24,8 @@
 //! pool.write("reports/2024", "twelve pages")?;
 //! assert_eq!(pool.read_to_string("reports/2024")?, "twelve pages");
 //!
-//! let mut file = keepstone::OpenOptions::new().read(true).write(true).open(&pool, "reports/2024")?;
+//! let mut options = keepstone::OpenOptions::new();
+//! let mut file = options.read(true).write(true).open(&pool, "reports/2024")?;
 //! file.write_all(b"thirteen")?;
 //! file.rewind()?;
 //! let mut word = [0; 8];
@@ -43,11 +44,12 @@
 //!
 //! The library promises:
 //!
-//! - **library-L1** A call fails or takes effect as a whole, with respect to threads, other programs
-//!   and crashes; a crash undoes no call that has returned, if the pool's memory is durable. With
-//!   the layout `scmfs`, that holds for the content of files after [`File::sync_all`].
-//! - **library-L2** No call ends the program because of a pool: one that is damaged, truncated or on
-//!   broken memory gives errors ([`Pool::open`] installs a handler of SIGBUS for that).
+//! - **library-L1** A call fails or takes effect as a whole, with respect to threads, other
+//!   programs and crashes; a crash undoes no call that has returned, if the pool's memory is
+//!   durable. With the layout `scmfs`, that holds for the content of files after
+//!   [`File::sync_all`].
+//! - **library-L2** No call ends the program because of a pool: one that is damaged, truncated or
+//!   on broken memory gives errors ([`Pool::open`] installs a handler of SIGBUS for that).
 //! - **library-L3** Memory that is lent ([`Map`]) stays mapped until it is given back, whatever
 //!   other threads and programs do to the file.
 //!
@@ -70,5 +72,5 @@ pub use file::{File, OpenOptions};
 #[doc(hidden)]
 pub use lent::pool_file;
 pub use map::{Map, MapMut};
-pub use metadata::{FileType, Metadata, Space};
+pub use metadata::{FileType, Metadata, PoolSpace};
 pub use pool::{NewPool, Pool};

@@ -12,10 +12,10 @@ use crate::File;
 /// Bytes of a file in the memory of its pool, to be read. They stay until the map is dropped,
 /// whatever happens to the file meanwhile.
 ///
-/// With the layout `scmfs`, writes to the file show in its maps. With `bpfs`, a map shows the content
-/// at the time of [`File::map`], except that writes within 8 aligned bytes show. Blocks that any
-/// program replaces in the pool become free only when no such map of `bpfs` is left, so keep them
-/// short where the pool is nearly full.
+/// With the layout `scmfs`, writes to the file show in its maps. With `bpfs`, a map shows the
+/// content at the time of [`File::map`], except that writes within 8 aligned bytes show. Blocks
+/// that any program replaces in the pool become free only when no such map of `bpfs` is left, so
+/// keep them short where the pool is nearly full.
 ///
 /// ```
 /// # use keepstone_library as keepstone;
@@ -93,8 +93,8 @@ impl Drop for Map<'_> {
     }
 }
 
-/// Copies bytes by one instruction, whose accesses the compiler does not assume to be the only ones:
-/// other programs and threads may load and store the bytes at the same time.
+/// Copies bytes by one instruction, whose accesses the compiler does not assume to be the only
+/// ones: other programs and threads may load and store the bytes at the same time.
 ///
 /// # Safety
 /// 1. `len` bytes from `from` on can be read, as many from `to` on can be written, and these are
@@ -113,8 +113,8 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 }
 
 /// Bytes of a file in the memory of its pool, to be stored to. Stores show at once to all readers
-/// of the file. They are durable when [`sync`](Self::sync) has returned; until then a crash may leave
-/// any part of them.
+/// of the file. They are durable when [`sync`](Self::sync) has returned; until then a crash may
+/// leave any part of them.
 #[derive(Debug)]
 pub struct MapMut<'f> {
     file: &'f File,

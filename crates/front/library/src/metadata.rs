@@ -141,9 +141,9 @@ pub(crate) fn from_system_time(time: SystemTime) -> Timestamp {
 
 /// The space of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space(pub(crate) StatFs);
+pub struct PoolSpace(pub(crate) StatFs);
 
-impl Space {
+impl PoolSpace {
     /// Returns the bytes of all blocks.
     pub fn total(&self) -> u64 {
         self.0.blocks * u64::from(self.0.block_size)

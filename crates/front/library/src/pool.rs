@@ -13,17 +13,17 @@ use pool::{Engine, FormatOptions, MountOptions};
 use vfs::{Caller, Entry, Errno, Ino, NewKind, NewNode, RenameFlags, SetAttr, SetTime, SetXattr};
 
 use crate::metadata::from_system_time;
-use crate::{Metadata, OpenOptions, PoolError, ReadDir, Space, faults};
+use crate::{Metadata, OpenOptions, PoolError, PoolSpace, ReadDir, faults};
 
 /// A pool that this process has open.
 ///
 /// Any number of processes may have the same pool open, with and without mounts made with `-o
-/// direct`. A `Pool` may be shared by threads, and copies of it are the same pool. A child of a fork
-/// must not use it.
+/// direct`. A `Pool` may be shared by threads, and copies of it are the same pool. A child of a
+/// fork must not use it.
 ///
-/// Paths begin at the root of the pool, with or without a leading `/`. Methods follow symbolic links,
-/// except where their documentation excludes it. Permission bits are stored and not checked: a
-/// process that may open the pool may do everything in it.
+/// Paths begin at the root of the pool, with or without a leading `/`. Methods follow symbolic
+/// links, except where their documentation excludes it. Permission bits are stored and not checked:
+/// a process that may open the pool may do everything in it.
 #[derive(Clone)]
 pub struct Pool {
     fs: Arc<dyn Engine>,
@@ -183,8 +183,8 @@ impl Pool {
     }
 
     /// Returns the space of the pool.
-    pub fn space(&self) -> Space {
-        Space(self.fs.statfs())
+    pub fn space(&self) -> PoolSpace {
+        PoolSpace(self.fs.statfs())
     }
 
     /// Returns the length in bytes of the longest name.

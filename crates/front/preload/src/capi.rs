@@ -25,11 +25,11 @@ use crate::{engine, guard, memory};
 pub struct OpenFile {
     file: File,
     /// The maps that the program has, by address.
-    maps: Mutex<Vec<Mapped>>,
+    maps: Mutex<Vec<MapHandle>>,
 }
 
 /// A map that [`ks_map`] has made.
-struct Mapped {
+struct MapHandle {
     addr: usize,
     len: usize,
     stores: bool,
@@ -216,7 +216,7 @@ export_versioned! {
                 std::mem::forget(map);
                 addr
             };
-            maps.push(Mapped { addr: addr.addr(), len, stores });
+            maps.push(MapHandle { addr: addr.addr(), len, stores });
             Ok(addr.cast())
         });
         mapped.unwrap_or_else(|err| {
@@ -230,7 +230,7 @@ export_versioned! {
         call_c(|| {
             let mut maps = file.maps.lock().map_err(|_| Errno::IO)?;
             let found = maps.iter().position(|map| map.addr == addr.addr()).ok_or(Errno::INVAL)?;
-            let Mapped { addr, len, stores } = maps.swap_remove(found);
+            let MapHandle { addr, len, stores } = maps.swap_remove(found);
             if stores { file.file.end_map_mut(addr, Some(len)) } else { file.file.end_map() }
         })
     }
