@@ -108,7 +108,7 @@ fn snapshots_survive_deaths() {
         stop_early: false,
         only: None,
     };
-    for (base, op) in [(0, "sync"), (1, "sync"), (0, "fsync /"), (0, "write /a 0 8")] {
+    for (base, op) in [(0, "sync"), (1, "sync"), (0, "fsync /"), (0, "write /a 100 200")] {
         let victim = Victim::record(&target, &bases[base], &op.parse().unwrap(), Semantics::Adr);
         let victim = victim.unwrap().unwrap();
         let scenarios = [Scenario::SurvivingProcess, Scenario::NextMount];
