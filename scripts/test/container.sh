@@ -31,8 +31,12 @@ podman() {
     command podman --root "$work/storage" --runroot "$work/run" --storage-driver vfs \
         --cgroup-manager cgroupfs --runtime runc "$@"
 }
+# The locks of podman, which stay in memory.
+locks=/dev/shm/libpod_lock
+[ ! -e "$locks" ] || locks=''
 cleanup() {
     podman rm --all --force --time 0 >/dev/null 2>&1 || true
+    [ "$locks" = '' ] || rm -f "$locks"
     rm -rf --one-file-system "$work"
 }
 trap cleanup EXIT
