@@ -16,7 +16,7 @@ use crate::extent::{Extent, FileExtent as _};
 use crate::layout::*;
 use crate::parents::{BlockUse, Claim};
 use crate::redo;
-use crate::snapshots::{self, Entry};
+use crate::snapshots::{self, TableEntry};
 use crate::store::Store;
 use namespace::{MAY_BE_ABSENT, Scan, Storage as _, VInode};
 use pmem::{Medium, PmOff};
@@ -203,7 +203,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Claims the blocks of a snapshot. Reports what is wrong with it.
-    fn scan_snapshot(&self, scan: &Scan, entry: &Entry, object: &dyn Fn() -> String) {
+    fn scan_snapshot(&self, scan: &Scan, entry: &TableEntry, object: &dyn Fn() -> String) {
         let drop = Some(((entry.root_at, 0), "drop the snapshot"));
         let mut leaves = Vec::new();
         let size = self.medium.load_u64(entry.size_at);

@@ -39,7 +39,7 @@ const BATCH: usize = 1024;
 
 /// A valid entry of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct TableEntry {
     /// The place of its root word.
     pub root_at: PmOff,
     /// The place of the size of its inode file.
@@ -74,7 +74,7 @@ impl SnapshotEntry {
     }
 }
 
-impl Entry {
+impl TableEntry {
     /// Returns the name; empty if it is damaged.
     pub fn name(&self) -> &str {
         self.content.name().unwrap_or_default()
@@ -105,7 +105,7 @@ impl Entry {
 }
 
 /// Returns the entries of a pool's table whose root word is not 0, in the order of the table.
-pub fn entries<M: Medium>(medium: &Pm<M>) -> Vec<Entry> {
+pub fn entries<M: Medium>(medium: &Pm<M>) -> Vec<TableEntry> {
     if !namespace::may_have_snapshots(medium) {
         return Vec::new();
     }
@@ -113,12 +113,12 @@ pub fn entries<M: Medium>(medium: &Pm<M>) -> Vec<Entry> {
 }
 
 /// Returns the entry of this number, if its root word is not 0.
-fn entry<M: Medium>(medium: &Pm<M>, number: u64) -> Option<Entry> {
+fn entry<M: Medium>(medium: &Pm<M>, number: u64) -> Option<TableEntry> {
     let root_at = place_of(number);
     let mut bytes = [0; BYTES as usize];
     medium.read(root_at, &mut bytes);
     let content = SnapshotEntry::read_from_bytes(&bytes).ok()?;
-    let entry = Entry { root_at, size_at: root_at + 8, content };
+    let entry = TableEntry { root_at, size_at: root_at + 8, content };
     (content.root.get() != 0).then_some(entry)
 }
 
@@ -131,7 +131,7 @@ pub fn list<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<Snapshot> {
     all.iter().map(|entry| describe(entry, None)).collect()
 }
 
-fn describe(entry: &Entry, held_bytes: Option<u64>) -> Snapshot {
+fn describe(entry: &TableEntry, held_bytes: Option<u64>) -> Snapshot {
     let created_ns = entry.content.created.get();
     Snapshot { name: entry.name().to_owned(), created_ns, held_bytes }
 }
@@ -204,7 +204,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Returns the entry of this name, if it is sound.
-    pub fn find_snapshot(&self, name: &str) -> Result<Entry> {
+    pub fn find_snapshot(&self, name: &str) -> Result<TableEntry> {
         let found = entries(&self.medium).into_iter().find(|entry| entry.name() == name);
         let found = found.ok_or(Errno::NOENT)?;
         found.check(self.bytes).map(|()| found).map_err(|_| Errno::UCLEAN)
@@ -223,7 +223,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Returns an inode of a snapshot.
-    fn inode_of(&self, entry: &Entry, number: u64) -> Result<InodeRecord> {
+    fn inode_of(&self, entry: &TableEntry, number: u64) -> Result<InodeRecord> {
         let mut record = InodeRecord::new_zeroed();
         if number < entry.inodes() {
             let root = self.check_root(entry.content.root.get())?;
@@ -304,7 +304,7 @@ impl<M: Medium> Store<M> {
     /// Calls `each` for the trees of a snapshot: those of its inodes, then its inode file.
     fn visit_snapshot(
         &self,
-        entry: &Entry,
+        entry: &TableEntry,
         each: &mut dyn FnMut(Node) -> Result<()>,
     ) -> Result<()> {
         let root = self.check_root(entry.content.root.get())?;
@@ -324,8 +324,9 @@ impl<M: Medium> Store<M> {
         each(Node::top(root))
     }
 
-    /// Frees what only a deleted snapshot held.
-    fn free_snapshot(&self, entry: &Entry) -> Result<()> {
+    /// Frees what only a deleted snapshot held. Its blocks have not changed (snapshots-N3), so these
+    /// are the ones that its creation has counted.
+    fn free_snapshot(&self, entry: &TableEntry) -> Result<()> {
         let mut freed = Vec::with_capacity(BATCH);
         self.visit_snapshot(entry, &mut |node| {
             let mut free = |block| {
@@ -342,7 +343,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Returns the number of blocks that become free if these snapshots are deleted.
-    fn held_blocks(&self, snapshots: &[Entry]) -> Result<u64> {
+    fn held_blocks(&self, snapshots: &[TableEntry]) -> Result<u64> {
         let (mut dropped, mut blocks) = (HashMap::new(), 0);
         for entry in snapshots {
             self.visit_snapshot(entry, &mut |node| {
@@ -396,8 +397,8 @@ impl<M: Medium> Files<M> {
         let mut all = entries(&self.medium);
         all.retain(|entry| entry.check(self.bytes).is_ok());
         all.sort_by_key(|entry| entry.content.created.get());
-        let held = |some: &[Entry]| self.held_blocks(some).map(|blocks| Some(blocks * BLOCK));
-        let one = |entry: &Entry| Ok(describe(entry, held(std::slice::from_ref(entry))?));
+        let held = |some: &[TableEntry]| self.held_blocks(some).map(|blocks| Some(blocks * BLOCK));
+        let one = |entry: &TableEntry| Ok(describe(entry, held(std::slice::from_ref(entry))?));
         Ok(Snapshots { list: all.iter().map(one).collect::<Result<_>>()?, held_bytes: held(&all)? })
     }
 
@@ -474,7 +475,7 @@ mod tests {
     #[test]
     fn damaged_entries_are_found() {
         let root = Root::new(BlockNo::new(9), 0);
-        let of = |content| Entry { root_at: START, size_at: START + 8, content };
+        let of = |content| TableEntry { root_at: START, size_at: START + 8, content };
         let good = SnapshotEntry::new("monday", root, BLOCK, 1);
         assert_eq!(of(good).check(1 << 20), Ok(()));
         assert_eq!(of(good).name(), "monday");

@@ -7,7 +7,7 @@ use crate::crawler::{CommitMode, CrawlChange, Edit, Node, Trees};
 use crate::layout::*;
 use crate::redo;
 use crate::scan::SharedScan;
-use crate::snapshots::Entry;
+use crate::snapshots::TableEntry;
 use crate::volatile::Volatile;
 use crate::xattr::{LIST_MAX, blocks_of};
 use namespace::own_mode::{self, OwnMode, own_mode};
@@ -29,7 +29,7 @@ pub struct Store<M> {
     pub clock: fn() -> Timestamp,
     pub shared_scan: SharedScan,
     /// The snapshot that is mounted, if it is not the pool's present state.
-    pub snapshot: OnceLock<Entry>,
+    pub snapshot: OnceLock<TableEntry>,
 }
 
 /// The store uses the methods of the trees as its own.

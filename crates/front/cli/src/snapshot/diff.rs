@@ -52,19 +52,19 @@ struct Report<'a> {
 
 /// A kind of difference.
 #[derive(Clone, Copy)]
-enum Kind {
+enum Difference {
     Added,
     Removed,
     Changed,
 }
 
 impl Differences {
-    fn add(&mut self, kind: Kind, path: &[u8]) {
+    fn add(&mut self, kind: Difference, path: &[u8]) {
         let path = String::from_utf8_lossy(path).into_owned();
         let (sign, list) = match kind {
-            Kind::Added => ('+', &mut self.added),
-            Kind::Removed => ('-', &mut self.removed),
-            Kind::Changed => ('M', &mut self.changed),
+            Difference::Added => ('+', &mut self.added),
+            Difference::Removed => ('-', &mut self.removed),
+            Difference::Changed => ('M', &mut self.changed),
         };
         self.lines.push(format!("{sign} {path}"));
         list.push(path);
@@ -122,19 +122,19 @@ fn walk(
         match states {
             (Some(old), Some(new)) if is_same(&old, &new) || is_dir(&old) && is_dir(&new) => {
                 if !is_same(&old, &new) {
-                    found.add(Kind::Changed, &path);
+                    found.add(Difference::Changed, &path);
                 }
                 if is_dir(&old) {
                     walk((from.0, old.ino), (to.0, new.ino), &path, found)?;
                 }
             }
-            (Some(old), Some(new)) if old.kind == new.kind => found.add(Kind::Changed, &path),
+            (Some(old), Some(new)) if old.kind == new.kind => found.add(Difference::Changed, &path),
             (old, new) => {
                 if let Some(old) = old {
-                    all(from.0, &old, Kind::Removed, &path, found)?;
+                    all(from.0, &old, Difference::Removed, &path, found)?;
                 }
                 if let Some(new) = new {
-                    all(to.0, &new, Kind::Added, &path, found)?;
+                    all(to.0, &new, Difference::Added, &path, found)?;
                 }
             }
         }
@@ -151,7 +151,7 @@ fn is_same(old: &Attr, new: &Attr) -> bool {
 fn all(
     fs: &dyn Engine,
     attr: &Attr,
-    kind: Kind,
+    kind: Difference,
     path: &[u8],
     found: &mut Differences,
 ) -> vfs::Result<()> {

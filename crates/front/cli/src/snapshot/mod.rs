@@ -101,7 +101,7 @@ struct Changed<'a> {
 }
 
 #[derive(Serialize)]
-struct Listed {
+struct SnapshotList {
     pool: String,
     snapshots: Vec<Snapshot>,
     /// Bytes that become free if all snapshots are deleted. Null without `--space`.
@@ -219,7 +219,7 @@ fn list(args: &ListArgs, json: bool) -> Result<()> {
         }
     };
     if json {
-        return output::json(&Listed { pool: shown(), snapshots: list, held_bytes });
+        return output::json(&SnapshotList { pool: shown(), snapshots: list, held_bytes });
     }
     let width = list.iter().map(|snapshot| snapshot.name.chars().count()).max().unwrap_or(0);
     for Snapshot { name, created_ns, held_bytes } in &list {

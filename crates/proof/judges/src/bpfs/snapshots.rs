@@ -102,8 +102,8 @@ impl<M: Medium> Snapshots<'_, M> {
         }
     }
 
-    /// If the pool has nothing except snapshots: writes to all free blocks, judges the snapshots, and
-    /// deletes them.
+    /// If the pool has nothing except snapshots: writes to all free blocks, then judges and deletes
+    /// the snapshots.
     fn end_snapshots(&self) -> Result<(), String> {
         let mut names_in_root = 0;
         let mut count = |_: &vfs::DirEntry<'_>| {
@@ -291,7 +291,7 @@ pub fn workloads() -> Vec<Vec<Op>> {
 type Found = (usize, bool);
 
 /// A command on a whole pool, and its effect.
-struct Command {
+struct PoolCommand {
     name: &'static str,
     /// Whether the pool has a snapshot before, in which `/late` is missing.
     has_one: bool,
@@ -299,10 +299,10 @@ struct Command {
     done: Found,
 }
 
-const COMMANDS: [Command; 4] = [
-    Command { name: "create the first", has_one: false, run: create, done: (1, true) },
-    Command { name: "create", has_one: true, run: create, done: (2, true) },
-    Command {
+const COMMANDS: [PoolCommand; 4] = [
+    PoolCommand { name: "create the first", has_one: false, run: create, done: (1, true) },
+    PoolCommand { name: "create", has_one: true, run: create, done: (2, true) },
+    PoolCommand {
         name: "delete",
         has_one: true,
         run: |medium| {
@@ -311,7 +311,7 @@ const COMMANDS: [Command; 4] = [
         },
         done: (0, true),
     },
-    Command {
+    PoolCommand {
         name: "roll back",
         has_one: true,
         run: |medium| bpfs::roll_back(medium, &first_name(medium)?),
@@ -345,7 +345,7 @@ pub struct CommandRun {
 /// # Errors
 /// Those of the commands.
 pub fn command_runs() -> Result<Vec<CommandRun>, String> {
-    let record = |Command { name, has_one, run, done }| {
+    let record = |PoolCommand { name, has_one, run, done }| {
         let bytes = pool_of_commands(has_one)?;
         let trace = keeping::record(&bytes, |medium| run(medium).map_err(text))?;
         Ok(CommandRun { name, bytes, trace, before: (usize::from(has_one), true), done })
