@@ -12,7 +12,7 @@ use ::pool::{Engine, MountOptions};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::Serialize;
-use vfs::{Attr, Errno, FileKind, FileSystem, Ino, ROOT};
+use vfs::{Attr, Errno, FileKind, Ino, ROOT};
 
 use super::{attached, check_layout, explain, name};
 use crate::{output, pool};
