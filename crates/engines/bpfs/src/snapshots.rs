@@ -324,8 +324,8 @@ impl<M: Medium> Store<M> {
         each(Node::top(root))
     }
 
-    /// Frees what only a deleted snapshot held. Its blocks have not changed (snapshots-N3), so these
-    /// are the ones that its creation has counted.
+    /// Frees the blocks that only a deleted snapshot held. They have not changed (snapshots-N3), so
+    /// these are the ones that its creation has counted.
     fn free_snapshot(&self, entry: &TableEntry) -> Result<()> {
         let mut freed = Vec::with_capacity(BATCH);
         self.visit_snapshot(entry, &mut |node| {

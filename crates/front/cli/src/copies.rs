@@ -18,7 +18,7 @@ use crate::pool;
 /// Bytes that are read and written at once.
 const PIECE: u64 = 1 << 20;
 
-/// What a copy of a pool has for itself: a UUID, and a label if one is given.
+/// The identity of a copy of a pool: a new UUID, and a label if one is given.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnIdentity<'a> {
     pub label: Option<&'a str>,

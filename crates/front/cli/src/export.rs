@@ -140,11 +140,11 @@ struct Archive<'a, W: Write> {
 impl<W: Write> Archive<'_, W> {
     /// Writes all of the file system, directories before what is in them.
     fn all(&mut self) -> Result<()> {
-        let root = self.fs.root();
-        self.one(root, b"./")?;
-        let mut open = vec![(root, b"./".to_vec())];
+        let mut open = vec![(self.fs.root(), b"./".to_vec())];
         while let Some((dir, path)) = open.pop() {
             let failed = || shown(&path);
+            // What is in a directory follows it, as tar sets its time when the next one begins.
+            self.one(dir, &path).with_context(failed)?;
             let mut names = Vec::new();
             self.fs
                 .readdir(dir, 0, &mut |entry| {
@@ -158,15 +158,19 @@ impl<W: Write> Archive<'_, W> {
             let mut below = Vec::new();
             for name in names {
                 let mut path = [&path[..], &name].concat();
-                let entry = self.fs.lookup(dir, &name).with_context(|| shown(&path))?;
-                if entry.kind == FileKind::Dir {
+                let found = self.fs.lookup(dir, &name).with_context(|| shown(&path))?;
+                if found.kind == FileKind::Dir {
                     path.push(b'/');
-                    below.push((entry.ino, path.clone()));
+                    below.push((found.ino, path));
+                } else {
+                    self.one(found.ino, &path).with_context(|| shown(&path))?;
+                    self.fs.forget(found.ino, 1);
                 }
-                self.one(entry.ino, &path).with_context(|| shown(&path))?;
-                self.fs.forget(entry.ino, 1);
             }
             open.extend(below.into_iter().rev());
+            if dir != self.fs.root() {
+                self.fs.forget(dir, 1);
+            }
         }
         Ok(())
     }
@@ -179,7 +183,7 @@ impl<W: Write> Archive<'_, W> {
             self.exported.left_out.push(shown(path));
             return Ok(());
         }
-        let mut entry = Entry::new(&attr, path);
+        let mut entry = ArchiveEntry::new(&attr, path);
         if attr.kind != FileKind::Dir && attr.nlink > 1 {
             if let Some(first) = self.named.get(&ino) {
                 self.exported.others += 1;
@@ -209,10 +213,10 @@ impl<W: Write> Archive<'_, W> {
         entry.write(&mut self.out, 0, io::empty())
     }
 
-    fn file(&mut self, mut entry: Entry<'_>, ino: Ino, size: u64) -> Result<()> {
+    fn file(&mut self, mut entry: ArchiveEntry<'_>, ino: Ino, size: u64) -> Result<()> {
         let ranges = ranges(self.fs, ino, size)?;
         let stored: u64 = ranges.iter().map(|(_, len)| len).sum();
-        let content = Content { fs: self.fs, ino, ranges, at: 0, bar: &self.bar };
+        let content = RangeReader { fs: self.fs, ino, ranges, at: 0, bar: &self.bar };
         if stored == size {
             return entry.write(&mut self.out, size, content);
         }
@@ -246,16 +250,16 @@ fn ranges(fs: &dyn FileSystem, ino: Ino, size: u64) -> Result<Vec<(u64, u64)>, E
 }
 
 /// The data of a file, range by range.
-struct Content<'a> {
+struct RangeReader<'a> {
     fs: &'a dyn FileSystem,
     ino: Ino,
-    /// What is left, in order, from `at` bytes behind the start of the first range on.
+    /// The ranges that are left, in order, from `at` bytes behind the start of the first range on.
     ranges: Vec<(u64, u64)>,
     at: u64,
     bar: &'a ProgressBar,
 }
 
-impl Read for Content<'_> {
+impl Read for RangeReader<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while self.ranges.first().is_some_and(|(_, len)| self.at == *len) {
             self.ranges.remove(0);
@@ -274,14 +278,14 @@ impl Read for Content<'_> {
     }
 }
 
-/// The header of an object, and the records that say what the header has no place for.
-struct Entry<'a> {
+/// The header of an object, and the records for values that do not fit into the header.
+struct ArchiveEntry<'a> {
     header: Header,
     path: &'a [u8],
     records: Vec<(String, Vec<u8>)>,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> ArchiveEntry<'a> {
     fn new(attr: &Attr, path: &'a [u8]) -> Self {
         let mut entry = Self { header: Header::new_ustar(), path, records: Vec::new() };
         let header = &mut entry.header;

@@ -1,4 +1,4 @@
-//! What an engine gives to a mounted pool: [`Files`], the operations on contents.
+//! The part of a mounted pool that an engine provides: [`Files`], the operations on contents.
 
 use crate::fs::Core;
 use crate::layout::BLOCK;

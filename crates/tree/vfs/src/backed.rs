@@ -205,8 +205,8 @@ pub trait Backed: FileSystem {
     /// inode.
     fn set_pinned(&self, ino: Ino, is_pinned: bool) -> Result<()>;
 
-    /// Returns whether changes of the content of a file wait for the backing store because the file
-    /// says so (`user.keepstone.data`), whatever [`through`](Self::through) says.
+    /// Returns whether changes of the content of a file wait for the backing store because of its
+    /// attribute `user.keepstone.data`, whatever [`through`](Self::through) returns.
     fn is_through(&self, ino: Ino) -> Result<bool>;
 
     /// Returns whether any process has used an inode since the last call of this kind: it has read

@@ -236,7 +236,7 @@ fn a_file_can_be_durable_on_return_in_ordered() {
     fs.setxattr(f, OWN, b"journal", SetXattr::Any).unwrap();
     has_fences(&fs, f, 2);
     has_fences(&fs, other, 1);
-    // What was left before is durable with the next operation on the file.
+    // The commit that was left before is durable with the next operation on the file.
     fs.write(other, 0, &[3; BLOCK]).unwrap();
     fs.write(f, 4096, &[3; BLOCK]).unwrap();
     assert_eq!(cost(&fs, || fs.sync().unwrap()).1, 0);

@@ -31,7 +31,8 @@ fn commands(s: &Sandbox) -> BTreeSet<String> {
     let pages = pages.map(|page| page.unwrap().file_name().into_string().unwrap());
     let words = |page: String| {
         let name = page.strip_prefix("keepstone-")?.strip_suffix(".1")?;
-        Some(name.replace('-', " "))
+        // The only command whose name has a hyphen.
+        Some(if name == "clone-pool" { name.to_owned() } else { name.replace('-', " ") })
     };
     pages.filter_map(words).collect()
 }
