@@ -303,9 +303,14 @@ impl<M: Medium> Files<M> {
         self.prefetch_rest(root, &range);
         let need = blocks_for(height, std::slice::from_ref(&range));
         let done = self.transact(need, KEEP, |txn| {
-            for base in whole.clone().step_by(BLOCK as usize) {
+            // All blocks first: in a pool whose free blocks are scattered, each takes an atomic
+            // operation, which waits for the non-temporal stores before it.
+            for _ in whole.clone().step_by(BLOCK as usize) {
+                txn.take();
+            }
+            for (i, base) in (0..).zip(whole.clone().step_by(BLOCK as usize)) {
                 let at = (base - offset) as usize;
-                self.medium.write_nt(txn.take().at(0), &data[at..at + BLOCK as usize]);
+                self.medium.write_nt(txn.taken(i).at(0), &data[at..at + BLOCK as usize]);
             }
             let is_one = range == whole && whole.end - whole.start == BLOCK;
             let written = is_one.then(|| self.v.order(&self.medium));

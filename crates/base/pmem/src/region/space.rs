@@ -78,7 +78,12 @@ impl Region {
         let Some(fs) = self.fs else { return Ok(()) };
         match self.watch.as_ref().and_then(RegionWatch::file) {
             Some(file) => holes::fill(file, fs, &self.mapping, range),
-            None => self.mapping.populate_range(range),
+            None => {
+                if fs == FsType::Tmpfs {
+                    crate::huge::provision_mapped(&self.mapping, range.clone());
+                }
+                self.mapping.populate_range(range)
+            }
         }
     }
 }
