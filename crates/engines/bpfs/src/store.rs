@@ -67,7 +67,7 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Lets an operation on a file end as the file's own mode requires ([`own_mode`]).
+    /// Lets an operation on a file end as the file's own mode requires ([`mod@own_mode`]).
     #[inline]
     pub fn keep_mode(&self, txn: &mut Txn<'_>, v: &VInode) -> Result<()> {
         txn.is_journal = own_mode(self, v)?.is_some();

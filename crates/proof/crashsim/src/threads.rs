@@ -137,7 +137,7 @@ const INTERRUPTIONS: [(&str, &str); 16] = [
     (TWINS, "write %0 100 200; append %0 9000 | exchange %2/c /o"),
 ];
 
-/// Steps after which programs are interrupted: more than those of [`INTERRUPTIONS`] take.
+/// Steps after which programs are interrupted: more than those of the preemptions take.
 pub const INTERRUPTED: u64 = 32;
 
 /// Number of runs of two programs of which the first is interrupted once.

@@ -65,7 +65,7 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         tables.free_blocks() + self.reclaimable() + tables.unprovisioned()
     }
 
-    /// Implements [`FileSystem::statfs`].
+    /// Implements [`vfs::FileSystem::statfs`].
     fn statfs(&self) -> StatFs {
         let tables = self.tables();
         let (inodes, free) = tables.inode_counts();
@@ -118,7 +118,7 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Ok(())
     }
 
-    /// Implements [`Engine::maintain`], inside an operation.
+    /// Implements [`pool::Engine::maintain`], inside an operation.
     fn maintain(&self) -> Result<bool> {
         Ok(false)
     }
@@ -152,45 +152,45 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Ok(())
     }
 
-    /// Implements [`FileSystem::read`].
+    /// Implements [`vfs::FileSystem::read`].
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// Implements [`FileSystem::write`].
+    /// Implements [`vfs::FileSystem::write`].
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()>;
 
-    /// Implements [`FileSystem::append`].
+    /// Implements [`vfs::FileSystem::append`].
     fn append(&self, ino: Ino, data: &[u8]) -> Result<u64>;
 
-    /// Implements [`FileSystem::fallocate`].
+    /// Implements [`vfs::FileSystem::fallocate`].
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()>;
 
-    /// Implements [`FileSystem::seek`].
+    /// Implements [`vfs::FileSystem::seek`].
     fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64>;
 
-    /// Implements [`FileSystem::copy_range`].
+    /// Implements [`vfs::FileSystem::copy_range`].
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64>;
 
-    /// Implements [`FileSystem::limits`].
+    /// Implements [`vfs::FileSystem::limits`].
     fn limits(&self) -> &'static Limits {
         Self::Storage::LIMITS
     }
 
-    /// Implements [`FileSystem::clone_range`].
+    /// Implements [`vfs::FileSystem::clone_range`].
     fn clone_range(&self, _from: (Ino, u64), _to: (Ino, u64), _len: u64) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Implements [`Engine::snapshots`].
+    /// Implements [`pool::Engine::snapshots`].
     fn snapshots(&self, _held: bool) -> Result<Snapshots> {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Implements [`Engine::create_snapshot`], while no other thread is inside an operation.
+    /// Implements [`pool::Engine::create_snapshot`], while no other thread is inside an operation.
     fn create_snapshot(&self, _name: &str) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Implements [`Engine::delete_snapshot`].
+    /// Implements [`pool::Engine::delete_snapshot`].
     fn delete_snapshot(&self, _name: &str) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
@@ -257,12 +257,12 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Implements [`Mappings::map_range`].
+    /// Implements [`vfs::Mappings::map_range`].
     fn map_range(&self, _ino: Ino, _range: Range<u64>, _stores: bool) -> Result<Vec<Extent>> {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Implements [`Mappings::sync_range`].
+    /// Implements [`vfs::Mappings::sync_range`].
     fn sync_range(&self, _ino: Ino, _range: Range<u64>, _stores: bool) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
