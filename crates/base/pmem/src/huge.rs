@@ -28,23 +28,25 @@ pub(crate) fn allocate(file: &OwnedFd, new: Range<u64>) -> usize {
 /// As [`allocate`], for a file that is mapped from its start, to the end of `new` at least.
 pub(crate) fn provision(file: BorrowedFd<'_>, mapping: &Mapping, new: Range<u64>) -> usize {
     let page = rustix::param::page_size() as u64;
-    let whole = whole(&new);
-    // The kernel can replace small pages by a huge one only if at least one exists.
-    for start in whole.clone().step_by(HUGE_PAGE as usize) {
-        if rustix::fs::fallocate(file, FallocateFlags::empty(), start, page).is_err() {
-            return 0; // Full; the caller will find out.
-        }
-    }
-    mapping.collapse(whole)
+    let allocate = |at| rustix::fs::fallocate(file, FallocateFlags::empty(), at, page);
+    provision_by(mapping, new, allocate)
 }
 
 /// As [`provision`], in a process that has closed the file: faults in a page of each huge page.
 pub(crate) fn provision_mapped(mapping: &Mapping, new: Range<u64>) -> usize {
+    provision_by(mapping, new, |at| mapping.populate_range(at..at + 1))
+}
+
+/// Makes the whole huge pages in the range `new`. `allocate` allocates the small page at a place.
+fn provision_by(
+    mapping: &Mapping,
+    new: Range<u64>,
+    allocate: impl Fn(u64) -> rustix::io::Result<()>,
+) -> usize {
     let whole = whole(&new);
-    for start in whole.clone().step_by(HUGE_PAGE as usize) {
-        if mapping.populate_range(start..start + 1).is_err() {
-            return 0; // Full; the caller will find out.
-        }
+    // The kernel can replace small pages by a huge one only if at least one exists.
+    if whole.clone().step_by(HUGE_PAGE as usize).any(|start| allocate(start).is_err()) {
+        return 0; // Full; the caller will find out.
     }
     mapping.collapse(whole)
 }

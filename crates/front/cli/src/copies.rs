@@ -4,6 +4,7 @@
 //! name ever leads to half a pool. Holes stay holes.
 
 use std::fs::{File, OpenOptions as FileOptions};
+use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
@@ -44,9 +45,17 @@ pub fn copy_pool(from: &Path, to: &Path, identity: Option<OwnIdentity<'_>>) -> R
         let _ = std::fs::remove_file(&temporary);
     }
     copied?;
-    // The new name is durable, too.
-    let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok(File::open(dir)?.sync_all()?)
+    Ok(sync_name(to)?)
+}
+
+/// Returns the directory of a file.
+pub fn parent_of(file: &Path) -> &Path {
+    file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes the new name of a file durable.
+pub fn sync_name(file: &Path) -> io::Result<()> {
+    File::open(parent_of(file))?.sync_all()
 }
 
 /// Copies what is no hole, durably, to a new file with the same owner and mode, as far as allowed.

@@ -4,8 +4,7 @@
 //! tar stores them (`SCHILY.xattr.`), hard links, and holes as in version 1.0 of its sparse format.
 //! Sockets have no place in an archive.
 
-use std::collections::HashMap;
-use std::fs::File;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufWriter, IsTerminal as _, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,6 +19,7 @@ use tar::{Builder, EntryType, Header};
 use vfs::{Attr, Errno, FileKind, FileSystem, Ino, Seek};
 
 use crate::args::ExportArgs;
+use crate::copies::{parent_of, sync_name};
 use crate::{output, pool, size};
 
 /// Bytes of a block of an archive.
@@ -95,7 +95,7 @@ fn open(path: &Path, snapshot: Option<&str>) -> Result<Arc<dyn Engine>> {
 
 /// Writes the archive under a temporary name, makes it durable, and renames it.
 fn to_file(fs: &dyn Engine, pool: &Path, file: &Path) -> Result<Exported> {
-    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = parent_of(file);
     let failed = || file.display().to_string();
     let temporary = tempfile::Builder::new()
         .prefix(".keepstone-export-")
@@ -104,7 +104,7 @@ fn to_file(fs: &dyn Engine, pool: &Path, file: &Path) -> Result<Exported> {
     let exported = export(fs, pool, temporary.as_file())?;
     temporary.as_file().sync_all().with_context(failed)?;
     temporary.persist(file).with_context(failed)?;
-    File::open(dir).and_then(|dir| dir.sync_all()).with_context(failed)?;
+    sync_name(file).with_context(failed)?;
     Ok(exported)
 }
 
@@ -143,17 +143,9 @@ impl<W: Write> Archive<'_, W> {
         let mut open = vec![(self.fs.root(), b"./".to_vec())];
         while let Some((dir, path)) = open.pop() {
             let failed = || shown(&path);
-            // What is in a directory follows it, as tar sets its time when the next one begins.
+            // Names follow their directory: tar sets its time when the next directory begins.
             self.one(dir, &path).with_context(failed)?;
-            let mut names = Vec::new();
-            self.fs
-                .readdir(dir, 0, &mut |entry| {
-                    if !matches!(entry.name, b"." | b"..") {
-                        names.push(entry.name.to_vec());
-                    }
-                    true
-                })
-                .with_context(failed)?;
+            let mut names = vfs::names_in(self.fs, dir).with_context(failed)?;
             names.sort_unstable();
             let mut below = Vec::new();
             for name in names {
@@ -236,15 +228,15 @@ impl<W: Write> Archive<'_, W> {
 }
 
 /// Returns the ranges of a file with data, as offset and length.
-fn ranges(fs: &dyn FileSystem, ino: Ino, size: u64) -> Result<Vec<(u64, u64)>, Errno> {
-    let (mut all, mut at) = (Vec::new(), 0);
+fn ranges(fs: &dyn FileSystem, ino: Ino, size: u64) -> Result<VecDeque<(u64, u64)>, Errno> {
+    let (mut all, mut at) = (VecDeque::new(), 0);
     while at < size {
         let start = match fs.seek(ino, at, Seek::Data) {
             Err(Errno::NXIO) => break,
             start => start?,
         };
         at = fs.seek(ino, start, Seek::Hole)?.min(size);
-        all.push((start, at - start));
+        all.push_back((start, at - start));
     }
     Ok(all)
 }
@@ -254,18 +246,18 @@ struct RangeReader<'a> {
     fs: &'a dyn FileSystem,
     ino: Ino,
     /// The ranges that are left, in order, from `at` bytes behind the start of the first range on.
-    ranges: Vec<(u64, u64)>,
+    ranges: VecDeque<(u64, u64)>,
     at: u64,
     bar: &'a ProgressBar,
 }
 
 impl Read for RangeReader<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        while self.ranges.first().is_some_and(|(_, len)| self.at == *len) {
-            self.ranges.remove(0);
+        while self.ranges.front().is_some_and(|(_, len)| self.at == *len) {
+            self.ranges.pop_front();
             self.at = 0;
         }
-        let Some((start, len)) = self.ranges.first() else { return Ok(0) };
+        let Some((start, len)) = self.ranges.front() else { return Ok(0) };
         let most = buf.len().min((len - self.at).try_into().unwrap_or(usize::MAX));
         let done = self.fs.read(self.ino, start + self.at, &mut buf[..most]);
         let done = done.map_err(|e| io::Error::from_raw_os_error(e.raw_os_error()))?;

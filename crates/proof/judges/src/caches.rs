@@ -215,7 +215,7 @@ struct Observed<'r> {
 }
 
 impl Observed<'_> {
-    /// Makes a call, and notes the result. `is_programs` says whether the program makes it.
+    /// Makes a call, and notes the result. `is_programs`: whether the program makes the call.
     fn marked<T>(&self, is_programs: bool, call: impl FnOnce() -> T) -> T {
         let number = self.marks().len() as u32;
         self.recorder.begin(number);

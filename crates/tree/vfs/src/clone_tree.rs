@@ -319,8 +319,11 @@ fn owner(attr: &Attr) -> Caller {
     Caller { uid: attr.uid, gid: attr.gid }
 }
 
-/// Returns the names in a directory, except `.` and `..`.
-fn names_in(fs: &dyn FileSystem, dir: Ino) -> Result<Vec<Vec<u8>>> {
+/// Returns the names in a directory, except `.` and `..`, in the order of the file system.
+///
+/// # Errors
+/// Those of [`FileSystem::readdir`].
+pub fn names_in(fs: &dyn FileSystem, dir: Ino) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     fs.readdir(dir, 0, &mut |entry| {
         if !matches!(entry.name, b"." | b"..") {

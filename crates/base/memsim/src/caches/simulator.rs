@@ -263,14 +263,8 @@ impl<S: WriteSink> Simulator<S> {
             self.cores[core].now += timing.l1_ns;
             return;
         }
-        let place = match self.l2.find(line) {
-            Some(place) => {
-                self.l2.touch(place);
-                self.counts.l2_hits += 1;
-                self.settle_with_others(core, line, place);
-                self.cores[core].now += timing.l2_ns;
-                place
-            }
+        let place = match self.find_in_l2(core, line) {
+            Some(place) => place,
             None => {
                 let place = self.make_room(core, line);
                 self.wait_for_queued(core, line);
@@ -279,6 +273,17 @@ impl<S: WriteSink> Simulator<S> {
             }
         };
         self.fill_l1(core, line, place);
+    }
+
+    /// Uses a line in the L2 cache; returns its place if it is there.
+    #[inline]
+    fn find_in_l2(&mut self, core: usize, line: u64) -> Option<usize> {
+        let place = self.l2.find(line)?;
+        self.l2.touch(place);
+        self.counts.l2_hits += 1;
+        self.settle_with_others(core, line, place);
+        self.cores[core].now += self.config.timing.l2_ns;
+        Some(place)
     }
 
     /// Stores to words of a line through the caches.
@@ -291,14 +296,8 @@ impl<S: WriteSink> Simulator<S> {
             self.cores[core].now += timing.l1_ns;
             self.l1[core].below[place] as usize
         } else {
-            let place = match self.l2.find(line) {
-                Some(place) => {
-                    self.l2.touch(place);
-                    self.counts.l2_hits += 1;
-                    self.settle_with_others(core, line, place);
-                    self.cores[core].now += timing.l2_ns;
-                    place
-                }
+            let place = match self.find_in_l2(core, line) {
+                Some(place) => place,
                 None => {
                     let place = self.make_room(core, line);
                     self.wait_for_queued(core, line);

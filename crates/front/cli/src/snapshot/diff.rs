@@ -166,17 +166,10 @@ fn all(
 
 /// Returns the entries of a directory, without those that are removed meanwhile.
 fn entries((fs, dir): (&dyn Engine, Ino)) -> vfs::Result<Vec<(Vec<u8>, Attr)>> {
-    let mut names = Vec::new();
-    let listed = fs.readdir(dir, 0, &mut |entry| {
-        if !matches!(entry.name, b"." | b"..") {
-            names.push(entry.name.to_vec());
-        }
-        true
-    });
-    match listed {
+    let names = match vfs::names_in(fs, dir) {
         Err(Errno::STALE | Errno::NOENT) => return Ok(Vec::new()),
-        listed => listed?,
-    }
+        names => names?,
+    };
     let mut all = Vec::with_capacity(names.len());
     for name in names {
         match fs.peek(dir, &name) {
