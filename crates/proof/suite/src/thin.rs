@@ -252,16 +252,16 @@ pub fn trims_beside_threads<E: Engine>() {
         let is_done = AtomicBool::new(false);
         std::thread::scope(|s| {
             let trimmer = s.spawn(|| {
+                // Both forms at least once, however late this thread gets its processor.
                 let mut trims = 0;
-                while !is_done.load(Relaxed) {
+                while trims < 2 || !is_done.load(Relaxed) {
                     fs.trim(if trims % 2 == 0 { Trim::All } else { Trim::Surplus(0) }).unwrap();
                     trims += 1;
                 }
-                trims
             });
             vfs::conformance::stress(&fs, 4, 1500, seed).unwrap();
             is_done.store(true, Relaxed);
-            assert!(trimmer.join().unwrap() > 1);
+            trimmer.join().unwrap();
         });
         let medium = fs.into_medium();
         assert!(E::check(&medium, &CheckOptions::default()).unwrap().clean());
