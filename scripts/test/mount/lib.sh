@@ -40,7 +40,7 @@ need_crate() {
 # The program under test.
 keepstone_path() {
     local candidate
-    for candidate in "${KEEPSTONE:-}" "$root/target/release/keepstone" "$(command -v keepstone)"; do
+    for candidate in "${KEEPSTONE:-}" "$root/target/release/keepstone" "$(command -v keepstone || true)"; do
         [ -x "$candidate" ] && realpath "$candidate" && return
     done
     die "no keepstone to test; build it with: cargo build --release -p keepstone"

@@ -16,7 +16,9 @@
 # Needs root. Installs packages by apt-get. Environment: KEEPSTONE, the program under test (default:
 # target/release/keepstone, then the one in PATH), with libkeepstone.so in the same directory;
 # POOL_SIZE, default 2G; LAYOUT, default bpfs (not with --cache).
-set -euo pipefail
+set -eEuo pipefail
+# A check that fails says where.
+trap 'echo "${BASH_SOURCE[0]##*/}:$LINENO: failed: $BASH_COMMAND" >&2' ERR
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 # shellcheck disable=SC2034  # lib.sh uses it
