@@ -13,6 +13,7 @@
 //! `fsync`, that holds for names and attributes; each byte of a file has its value in some moment
 //! of some such sequence ([`crate::promise`]).
 
+use crate::account::Account;
 use crate::explore::{Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
 use crate::lost;
@@ -20,7 +21,7 @@ use crate::oracle::{Allowed, FoundState, Oracle};
 use crate::persist::{Persistency, Semantics};
 use crate::promise::{History, Moment, Syncs};
 use crate::recorder::Recorder;
-use crate::run::{Account, Base, CrashAt, DETAILED, Explored, Settings, Violation};
+use crate::run::{Base, CrashAt, DETAILED, Explored, Settings, Violation};
 use crate::schedule::{self, Interleaving, Policy, Schedule};
 use crate::target::Target;
 use crate::trace::{Action, Trace};
