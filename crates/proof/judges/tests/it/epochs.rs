@@ -2,12 +2,16 @@
 
 use crate::common;
 use crashsim::campaign::{self, CampaignOptions, Family};
+use crashsim::mutate::{Bug, Mutant};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
+use crashsim::score::{label, score_under};
 use crashsim::stats::Distinct;
 use crashsim::workload;
 use judges::bpfs::Bpfs;
+use std::path::Path;
 use std::sync::LazyLock;
+use vfs::script::Op;
 
 /// The pools on which workloads start.
 static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
@@ -61,4 +65,23 @@ fn without_the_capacitor_operations_are_torn() {
     }
     println!("{} {} {:?}", report.violations, report.workloads, report.stats);
     assert!(report.violations > 0, "words tear without the capacitor");
+}
+
+/// Barriers that no workload needs, and the reasons: the start of the site's label.
+const NEEDLESS: &[(&str, &str)] = &[];
+
+#[test]
+fn every_barrier_is_needed() {
+    let only = |m: &Mutant| m.bug == Bug::DropFence;
+    let crates = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let of = |ops: Vec<Vec<Op>>| {
+        BASES.iter().flat_map(move |base| ops.clone().into_iter().map(move |ops| (base, ops)))
+    };
+    let single: Vec<_> =
+        of(workload::universe().into_iter().map(|op| vec![op]).collect()).collect();
+    let fates = score_under(&Bpfs, &single, 0, Semantics::Epoch, &only).unwrap();
+    for (m, fate) in &fates {
+        println!("{fate:?}: {}", label(crates, &m.site));
+    }
+    assert!(NEEDLESS.is_empty());
 }
