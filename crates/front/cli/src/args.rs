@@ -340,7 +340,8 @@ pub struct MountArgs {
     /// Send every request to the server: the kernel caches no names, attributes or pages.
     #[arg(long)]
     pub no_cache: bool,
-    /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s.
+    /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s, or a named
+    /// one: pcm, pcm-rows, stt-mram, reram, nvdimm-n, cxl-near, cxl-far, optane.
     #[arg(long, value_name = "SPEC")]
     pub emulate: Option<pmem::Emulation>,
     /// Record the server's accesses to the pool in FILE, for `keepstone simulate memory`. Programs

@@ -73,7 +73,8 @@ pub struct CrashtestArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "workload", "trace"])]
     pub from_trace: Option<PathBuf>,
     /// Rules that decide which stores persist: adr (x86), adr-words (x86 without MOVDIR64B), eadr
-    /// (caches survive), msync (an ordinary file).
+    /// (caches survive), msync (an ordinary file), epoch (the hardware of BPFS: fences are barriers
+    /// and there are no flushes), epoch-torn (the same without the capacitor).
     #[arg(long, default_value = "adr", value_name = "RULES", value_parser = semantics)]
     pub semantics: Semantics,
     /// Run at most this many workloads of each family, spread evenly.
@@ -119,7 +120,7 @@ const DEATHS_PER_SURVIVING_PROCESS: u64 = 6;
 
 fn semantics(name: &str) -> Result<Semantics, String> {
     let known = Semantics::ALL.into_iter().find(|s| s.name() == name);
-    known.ok_or_else(|| "use adr, adr-words, eadr or msync".to_owned())
+    known.ok_or_else(|| "use adr, adr-words, eadr, msync, epoch or epoch-torn".to_owned())
 }
 
 /// Parses K/N as part and number of parts. K counts from 1 on command lines and from 0 in the

@@ -69,9 +69,11 @@
 //! assert!(crashsim::lint::lint(&trace).unflushed.is_empty());
 //! ```
 
+mod account;
 pub mod any;
 pub mod campaign;
 pub mod deaths;
+pub mod epochs;
 pub mod explore;
 pub mod format;
 pub mod generate;

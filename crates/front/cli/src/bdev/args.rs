@@ -52,7 +52,8 @@ pub struct DeviceArgs {
     /// Refuse requests that store.
     #[arg(long)]
     pub read_only: bool,
-    /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s.
+    /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s, or a named
+    /// one: pcm, pcm-rows, stt-mram, reram, nvdimm-n, cxl-near, cxl-far, optane.
     #[arg(long, value_name = "SPEC")]
     pub emulate: Option<pmem::Emulation>,
 }
