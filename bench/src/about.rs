@@ -151,6 +151,12 @@ impl Section {
                  systems have no rows: valgrind does not see the kernel.",
                 &["bpfs", "scmfs"],
             ),
+            Self::Targets(_) => (
+                "targets",
+                "Targets of the user's choice",
+                "`keepstone bench page` writes the results of `run`.",
+                &[],
+            ),
         };
         About { name, title, note, formats }
     }

@@ -135,4 +135,13 @@ impl Store for Libc {
         // SAFETY: no memory is involved.
         check(unsafe { libc::ftruncate64(file.as_raw_fd(), len as i64) } as isize).map(drop)
     }
+    fn sync(&self, file: &OwnedFd) -> Result<()> {
+        // SAFETY: no memory is involved.
+        check(unsafe { libc::fdatasync(file.as_raw_fd()) } as isize).map(drop)
+    }
+    fn rmdir(&self, dir: &OwnedFd, name: &CStr) -> Result<()> {
+        // SAFETY: `name` is a string.
+        let removed = unsafe { libc::unlinkat(dir.as_raw_fd(), name.as_ptr(), libc::AT_REMOVEDIR) };
+        check(removed as isize).map(drop)
+    }
 }
