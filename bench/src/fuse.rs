@@ -284,6 +284,11 @@ impl Server {
         self
     }
 
+    /// Ends the server at once, which fails all calls that wait for it.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+    }
+
     /// Returns the process ID of the server.
     pub fn pid(&self) -> u32 {
         self.child.id()

@@ -30,7 +30,8 @@ pub fn style() -> String {
         let colour =
             |(light, night): &(&'static str, &'static str)| if dark { *night } else { *light };
         let each = COLOURS.iter().enumerate();
-        each.map(|(i, pair)| format!(".c{i}{{color:{0};stroke:{0};fill:{0}}}", colour(pair))).collect()
+        each.map(|(i, pair)| format!(".c{i}{{color:{0};stroke:{0};fill:{0}}}", colour(pair)))
+            .collect()
     };
     format!("{}@media (prefers-color-scheme:dark){{{}}}", rules(false), rules(true))
 }

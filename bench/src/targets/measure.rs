@@ -7,7 +7,7 @@ use super::place::Target;
 use super::results::{CaseResult, Facts, Numbers, Row};
 use super::spec::{Kind, Spec};
 use super::worker::{Answer, Calls, Order};
-use crate::rounds::progress;
+use crate::rounds::{Clock, progress};
 use crate::statistics::Interval;
 use anyhow::{Result, bail};
 
@@ -79,8 +79,10 @@ impl<'e> Lane<'e> {
         let before = self.target.server_cpu_ns();
         match self.target.ask(&Order::Round, settings) {
             Ok(Answer::Took { ns, cpu_ns }) => {
-                self.ns_per_op.push(ns.max(1) as f64 / self.ops as f64);
-                self.cpu_ns += cpu_ns + self.target.server_cpu_ns().saturating_sub(before);
+                let cpu_ns = cpu_ns + self.target.server_cpu_ns().saturating_sub(before);
+                let took = if settings.clock == Clock::Cpu { cpu_ns } else { ns };
+                self.ns_per_op.push(took.max(1) as f64 / self.ops as f64);
+                self.cpu_ns += cpu_ns;
             }
             Ok(other) => self.error = unexpected::<()>(other).err().map(|err| format!("{err:#}")),
             Err(err) => self.error = Some(format!("{err:#}")),

@@ -23,6 +23,7 @@ pub use worker::{WorkerArgs, work};
 
 use crate::fuse::Programs;
 use crate::report::Results;
+use crate::rounds::Clock;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use fuse::StopSignals;
@@ -54,6 +55,10 @@ pub struct RunArgs {
     /// Rounds of each case. Default: 31, with --quick 11.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: Option<u16>,
+    /// Clock of the measurements; `cpu`, the time of the processor in the program, its calls and
+    /// the server, for busy machines. It leaves out waiting for devices.
+    #[arg(long, value_enum, default_value_t = Clock::Wall)]
+    pub clock: Clock,
     /// Bytes of the file of the data cases. Default: 128M, with --quick 32M.
     #[arg(long, value_name = "BYTES", value_parser = spec::bytes)]
     pub file: Option<u64>,
@@ -74,7 +79,8 @@ pub struct RunArgs {
     pub patience: u64,
     #[command(flatten)]
     pub pages: Pages,
-    /// The keepstone program. Default: the one in the directory of this program, or in PATH.
+    /// The keepstone program. Default: the one that has started this program, the one in its
+    /// directory, or in PATH.
     #[arg(long)]
     pub keepstone: Option<PathBuf>,
 }
@@ -114,6 +120,7 @@ pub struct Settings {
     keepstone: PathBuf,
     rounds: usize,
     slice: Duration,
+    clock: Clock,
     bytes: u64,
     names: usize,
     patience: Duration,
@@ -158,9 +165,11 @@ impl Stop {
     }
 }
 
-/// Finds the keepstone program: as named, next to this program, or in `PATH`.
+/// Finds the keepstone program: as named, the one that has started this program, the one next to
+/// it, or that in `PATH`.
 fn program(named: Option<&Path>) -> Result<PathBuf> {
-    if let Some(path) = named {
+    let starter = std::env::var_os("KEEPSTONE_PROGRAM").map(PathBuf::from);
+    if let Some(path) = named.or(starter.as_deref()) {
         ensure!(path.exists(), "{}: no such program", path.display());
         return Ok(std::path::absolute(path)?);
     }
@@ -197,6 +206,7 @@ pub fn run(args: &RunArgs, amount: Amount) -> Result<Report> {
         keepstone: program(args.keepstone.as_deref())?,
         rounds: args.rounds.map_or(amount.rounds, usize::from),
         slice: Duration::from_millis(amount.slice_ms),
+        clock: args.clock,
         bytes: args
             .file
             .map_or(amount.file_mib << 20, |bytes| bytes.max(1) >> 20 << 20)
@@ -230,6 +240,7 @@ pub fn run(args: &RunArgs, amount: Amount) -> Result<Report> {
             file_bytes: settings.bytes,
             names: settings.names,
             dram_as_pm: args.as_pm,
+            cpu_time: args.clock == Clock::Cpu,
         },
         targets: entries.iter().map(|entry| entry.facts.clone()).collect(),
         cases: results,
@@ -339,6 +350,7 @@ pub(crate) mod tests {
                 file_bytes: 1 << 20,
                 names: 10,
                 dram_as_pm: false,
+                cpu_time: false,
             },
             targets: all.iter().enumerate().map(facts).collect(),
             cases: vec![CaseResult {

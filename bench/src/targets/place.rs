@@ -203,6 +203,15 @@ impl Target {
     }
 }
 
+impl Drop for Target {
+    fn drop(&mut self) {
+        // A server that does not answer would hold up the removal of files on its mount.
+        if let (Some(server), true) = (&mut self.server, self.worker.orders.is_none()) {
+            server.kill();
+        }
+    }
+}
+
 /// Asks the server of a mount for the number of requests that it has answered.
 fn requests(dir: &Path) -> Result<u64> {
     let path = rustix::path::Arg::into_c_str(dir)?.into_owned();
@@ -217,6 +226,7 @@ fn requests(dir: &Path) -> Result<u64> {
 /// A process that works for this one.
 struct Worker {
     child: Child,
+    /// `None` once it was given up.
     orders: Option<ChildStdin>,
     answers: Receiver<Answer>,
     errors: File,

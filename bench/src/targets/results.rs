@@ -28,6 +28,8 @@ pub struct Scale {
     pub names: usize,
     /// DRAM was flushed as if it were persistent memory.
     pub dram_as_pm: bool,
+    /// Times are those of the processor, without waits.
+    pub cpu_time: bool,
 }
 
 /// Facts about a target.
@@ -74,7 +76,7 @@ pub struct Row {
 /// The numbers of a case on a target.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Numbers {
-    /// Time of an operation, in nanoseconds.
+    /// Time of an operation by the clock of the run, in nanoseconds.
     pub ns: Interval,
     /// Time of the processor of an operation in the program, the kernel's calls and the server, in
     /// nanoseconds.

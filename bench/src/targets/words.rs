@@ -20,7 +20,10 @@ pub fn print(report: &Report) {
 
 /// Formats the tables for the terminal.
 fn text(report: &Report) -> String {
-    let mut out = targets(report).text();
+    let mut out = "Targets\n".to_owned();
+    for (name, medium) in targets(report) {
+        out += &format!("  {name}: {medium}\n");
+    }
     for case in &report.cases {
         out += "\n";
         out += &self::case(case).text();
@@ -31,7 +34,9 @@ fn text(report: &Report) -> String {
 /// Formats results as a Markdown document.
 pub fn markdown(origin: &Origin, report: &Report) -> String {
     let mut out = format!("# Measurements by `keepstone bench`\n\n{}\n\n", head(origin, report));
-    out += &targets(report).markdown();
+    let mut table = Table::new("Targets", &["target", "medium and durability"]);
+    targets(report).into_iter().for_each(|(name, medium)| table.add(vec![name, medium]));
+    out += &table.markdown();
     report.cases.iter().for_each(|case| out += &self::case(case).markdown());
     format!("{out}{NOTE}\n\n{}\n", Class::LEGEND)
 }
@@ -47,8 +52,9 @@ pub fn head(origin: &Origin, report: &Report) -> String {
         true => " DRAM was flushed as if it were persistent memory (emulated).",
         false => "",
     };
+    let clock = if scale.cpu_time { " Times are those of the processor." } else { "" };
     format!(
-        "{} UTC, {}, {}, Linux {}, load {}. {} rounds of {} ms; a file of {} MiB, {} names.{medium} \
+        "{} UTC, {}, {}, Linux {}, load {}. {} rounds of {} ms; a file of {} MiB, {} names.{medium}{clock} \
          Command: `{}`.",
         origin.date,
         fact("CPU"),
@@ -63,15 +69,15 @@ pub fn head(origin: &Origin, report: &Report) -> String {
     )
 }
 
-/// Makes the table of targets.
-fn targets(report: &Report) -> Table {
-    let mut table = Table::new("Targets", &["target", "medium and durability"]);
-    for target in report.targets.iter().filter(|target| !target.is_repeat) {
+/// Returns the names of targets, with their media or why they failed.
+fn targets(report: &Report) -> Vec<(String, String)> {
+    let targets = report.targets.iter().filter(|target| !target.is_repeat);
+    let described = targets.map(|target| {
         let medium = target.durability.as_ref().map(|durability| durability.medium.clone());
         let failed = target.error.as_ref().map(|why| format!("failed: {why}"));
-        table.add(vec![target.name.clone(), failed.or(medium).unwrap_or_default()]);
-    }
-    table
+        (target.name.clone(), failed.or(medium).unwrap_or_default())
+    });
+    described.collect()
 }
 
 /// Makes the table of a case.
