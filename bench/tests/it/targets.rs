@@ -119,7 +119,12 @@ fn a_device_is_only_read_unless_it_may_be_overwritten() {
     let read = results(&[&target]);
     let cases = read["cases"].as_array().unwrap();
     let has_rows = |case: &&Value| !case["rows"].as_array().unwrap().is_empty();
-    assert!(cases.iter().filter(has_rows).all(|case| case["what"].as_str().unwrap().starts_with("pread")));
+    assert!(
+        cases
+            .iter()
+            .filter(has_rows)
+            .all(|case| case["what"].as_str().unwrap().starts_with("pread"))
+    );
     assert_eq!(cases.iter().filter(has_rows).count(), 6);
     assert!(fs::read(&disk).unwrap().iter().all(|byte| *byte == 3));
     let written = results(&[&format!("{target},overwrite"), "--case", "write/random"]);
@@ -222,8 +227,7 @@ fn a_server_that_stops_or_dies_fails_its_target() {
     for (signal, why) in [(Signal::KILL, "failed: "), (Signal::STOP, "no answer within 2 s")] {
         let home = Home::new();
         let (plain, pool) = (home.target("plain=dir"), home.target("pm=pool") + ",mount");
-        let (child, server) =
-            started(&[&plain, &pool, "--patience", "2", "--rounds", "2000"]);
+        let (child, server) = started(&[&plain, &pool, "--patience", "2", "--rounds", "2000"]);
         kill_process(server, signal).unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{output:?}");

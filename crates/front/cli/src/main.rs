@@ -16,6 +16,7 @@ mod check;
 mod clone;
 mod clone_pool;
 mod copies;
+mod crash_program;
 mod crashtest;
 mod doctor;
 mod export;
