@@ -157,6 +157,7 @@ impl Section {
                 "`keepstone bench page` writes the results of `run`.",
                 &[],
             ),
+            Self::Growth(_) => ("growth", "Growth", "Results of `keepstone bench scale`.", &[]),
         };
         About { name, title, note, formats }
     }

@@ -268,7 +268,7 @@ impl Server {
                 bail!("{name} ended before it served ({status})");
             }
             ensure!(Instant::now() < deadline, "{name} does not mount");
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(1));
         }
         Ok(server)
     }

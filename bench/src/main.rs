@@ -61,7 +61,7 @@ use rounds::{Clock, Plan};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use targets::{Amount, Stopped};
+use targets::{Amount, Amounts, Stopped};
 
 /// Measures directories, pools, caches and devices against each other, in one run (`run`). The other
 /// commands make the measurements of Keepstone's documents.
@@ -133,7 +133,18 @@ Exit status: 0 done; 1 a target or case failed; 2 wrong usage; 3 a ratio is wors
         #[command(flatten)]
         pages: targets::Pages,
     },
-    /// The process that works for `run`.
+    /// The cost of operations by numbers and sizes of files, threads, processes and sizes of pools.
+    #[command(after_help = "\
+Example: keepstone bench scale pool tmpfs dir:/var/tmp --files 1000000 --html scale.html
+
+Targets are those of `run`. Files: 1000, 10 000, … up to --files in one directory; of new pools also
+the time to mount and the DRAM for each file. Sizes: files of 1 MiB, 16 MiB, … up to --file, then
+sparse ones up to --sparse. Users: 1, 2, 4, … threads and processes up to --users. Pools: new ones of 1 GiB, 16 GiB,
+… up to --pool, which take space only as files need it.
+
+Exit status: 0 done; 1 a target or a part failed; 2 wrong usage.")]
+    Scale(targets::ScaleArgs),
+    /// The process that works for `run` and `scale`.
     #[command(hide = true)]
     Worker(targets::WorkerArgs),
     /// The engine, called directly, against tmpfs, ext4 on a RAM disk (as root), and bare copies.
@@ -472,6 +483,12 @@ fn programs(keepstone: Option<&Path>, peers: &Path) -> Result<fuse::Programs> {
     })
 }
 
+/// Reports that the user has stopped the program.
+fn stopped(err: &anyhow::Error) -> ExitCode {
+    eprintln!("{err}");
+    ExitCode::from(Stopped::EXIT)
+}
+
 #[allow(unsafe_code)]
 fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
@@ -482,6 +499,7 @@ fn main() -> Result<ExitCode> {
     // Children of this program inherit it.
     let as_pm = match &cli.command {
         Command::Run(args) => args.as_pm,
+        Command::Scale(args) => args.as_pm,
         _ => !cli.dram,
     };
     let as_pm = if as_pm { "1" } else { "" };
@@ -489,17 +507,22 @@ fn main() -> Result<ExitCode> {
     unsafe { std::env::set_var("KEEPSTONE_DRAM_AS_PM", as_pm) };
     let origin = match &cli.command {
         Command::Run(args) => Origin::here(!args.as_pm),
+        Command::Scale(args) => Origin::here(!args.as_pm),
         _ => Origin::here(cli.dram),
     };
     let section = match &cli.command {
         Command::Run(args) => {
             let amount = cli.scale(Amount::FULL, Amount::QUICK, Amount::TINY);
             match targets::run(args, amount) {
-                Err(err) if err.is::<Stopped>() => {
-                    eprintln!("{err}");
-                    return Ok(ExitCode::from(Stopped::EXIT));
-                }
+                Err(err) if err.is::<Stopped>() => return Ok(stopped(&err)),
                 report => Section::Targets(report?),
+            }
+        }
+        Command::Scale(args) => {
+            let amounts = cli.scale(Amounts::FULL, Amounts::QUICK, Amounts::TINY);
+            match targets::scale(args, amounts) {
+                Err(err) if err.is::<Stopped>() => return Ok(stopped(&err)),
+                growth => Section::Growth(growth?),
             }
         }
         Command::Page { results, pages } => {
@@ -568,6 +591,11 @@ fn main() -> Result<ExitCode> {
             (false, true) => ExitCode::FAILURE,
             (false, false) => ExitCode::SUCCESS,
         });
+    }
+    if let (Command::Scale(args), Section::Growth(growth)) = (&cli.command, &results.section) {
+        args.write(&results.origin, growth)?;
+        let failed = !growth.failures.is_empty();
+        return Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS });
     }
     let failed = cli.strict && results.missed() > 0;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

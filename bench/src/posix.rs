@@ -28,6 +28,11 @@ impl Libc {
         Self { sync: true, ..self }
     }
 
+    /// Opens a directory.
+    pub fn open_dir(&self, dir: &OwnedFd, name: &CStr) -> Result<OwnedFd> {
+        open(dir.as_raw_fd(), name, DIR, 0)
+    }
+
     /// Works in an open directory, which a preloaded library need not know.
     pub fn of(root: OwnedFd, sync: bool) -> Self {
         Self { root, sync }

@@ -58,6 +58,8 @@ pub enum Section {
     Misses(misses::Report),
     /// `run`.
     Targets(targets::Report),
+    /// `scale`.
+    Growth(targets::Growth),
 }
 
 impl Section {
@@ -89,6 +91,7 @@ impl Results {
             Section::Traffic(rows) => text::traffic(rows),
             Section::Mount(rows) => text::scans(rows),
             Section::Targets(report) => targets::print(report),
+            Section::Growth(growth) => tables::print(&growth.tables()),
             section => tables::print(&section.tables()),
         }
     }
@@ -122,7 +125,9 @@ impl Results {
                 let verdicts = rows.iter().flat_map(|r| &r.outcomes).flat_map(|o| &o.verdicts);
                 verdicts.filter(|v| !v.met).count()
             }
-            Section::Traffic(_) | Section::Misses(_) | Section::Targets(_) => 0,
+            Section::Traffic(_) | Section::Misses(_) | Section::Targets(_) | Section::Growth(_) => {
+                0
+            }
             Section::Mount(rows) => rows.iter().filter(|r| r.met() == Some(false)).count(),
         }
     }

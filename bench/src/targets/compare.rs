@@ -1,5 +1,5 @@
-//! The results of `run` against those of an earlier one. Only ratios are compared: both runs had
-//! their targets in turn on one machine, but the machines, and their load, may differ.
+//! The results of `run` against those of an earlier one. Only ratios are compared: all targets
+//! of a run had one machine and one load, but those of two runs may differ.
 
 use super::results::Report;
 use crate::statistics::Interval;

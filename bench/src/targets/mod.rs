@@ -2,21 +2,26 @@
 //!
 //! Reading order: [`spec`] (the grammar), [`cases`] (the loads), [`place`] (set-up and removal),
 //! [`worker`] (the process that works), [`measure`] (rounds), [`durability`], [`results`],
-//! [`compare`] (with an earlier run); [`words`], [`page`] and [`figure`] (output).
+//! [`compare`] (with an earlier run); [`words`], [`page`] and [`figure`] (output). [`scale`] is the
+//! command of that name, with [`jobs`] (its work) and [`chart`] (its plots).
 
 mod cases;
+mod chart;
 mod compare;
 mod durability;
 mod figure;
+mod jobs;
 mod measure;
 mod page;
 mod place;
 mod results;
+mod scale;
 mod spec;
 mod words;
 mod worker;
 
 pub use results::Report;
+pub use scale::{Amounts, Growth, ScaleArgs, scale};
 pub use spec::Spec;
 pub use words::print;
 pub use worker::{WorkerArgs, work};
@@ -123,6 +128,8 @@ pub struct Settings {
     clock: Clock,
     bytes: u64,
     names: usize,
+    /// Workers make no files: their orders are jobs of `scale`.
+    bare: bool,
     patience: Duration,
     stop: Stop,
 }
@@ -212,6 +219,7 @@ pub fn run(args: &RunArgs, amount: Amount) -> Result<Report> {
             .map_or(amount.file_mib << 20, |bytes| bytes.max(1) >> 20 << 20)
             .max(1 << 20),
         names: args.names.map_or(amount.names, |names| names as usize),
+        bare: false,
         patience: Duration::from_secs(args.patience),
         stop,
     };

@@ -40,7 +40,7 @@ pub struct Target {
 }
 
 /// The parts of a target before its worker has started.
-struct Place {
+pub struct Place {
     durability: Durability,
     /// The directory to work in; a device.
     at: PathBuf,
@@ -53,8 +53,8 @@ struct Place {
 }
 
 impl Place {
-    /// A new directory in `dir`.
-    fn in_dir(dir: &Path, durability: Durability) -> Result<Self> {
+    /// Makes a new directory in `dir`.
+    pub fn in_dir(dir: &Path, durability: Durability) -> Result<Self> {
         let work = new_dir(dir)?;
         Ok(Self {
             durability,
@@ -68,7 +68,22 @@ impl Place {
         })
     }
 
-    fn new(spec: &Spec, settings: &Settings) -> Result<Self> {
+    /// The whole of a mounted pool, whose files stay.
+    pub fn in_pool(server: Server, keepstone: &Path) -> Result<Self> {
+        Ok(Self {
+            durability: Durability::of_pool(keepstone, server.dir())?,
+            at: server.dir().to_owned(),
+            mount: Some(server.dir().to_owned()),
+            work: None,
+            filesystem: None,
+            device: None,
+            server: Some(server),
+            home: None,
+        })
+    }
+
+    /// Sets up a target.
+    pub fn new(spec: &Spec, settings: &Settings) -> Result<Self> {
         let keepstone = &settings.keepstone;
         match &spec.kind {
             Kind::Dir(dir) => {
@@ -137,12 +152,7 @@ impl Place {
 
     /// Mounts a new pool in the directory `path`, or the pool `path`.
     fn mounted(spec: &Spec, settings: &Settings, path: &Path) -> Result<(TempDir, Server)> {
-        let mut options = spec.options.clone().into_iter().collect::<Vec<_>>();
-        options.extend((spec.way == Way::Direct).then(|| "direct".to_owned()));
-        let options = match options.is_empty() {
-            true => Vec::new(),
-            false => vec!["-o".to_owned(), options.join(",")],
-        };
+        let options = spec.mount_options();
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let programs = settings.programs(spec);
         if path.is_dir() {
@@ -159,7 +169,8 @@ impl Place {
     }
 }
 
-fn new_dir(dir: &Path) -> Result<TempDir> {
+/// Makes a directory that is removed when it is dropped.
+pub fn new_dir(dir: &Path) -> Result<TempDir> {
     let made = tempfile::Builder::new().prefix(PREFIX).tempdir_in(dir);
     made.with_context(|| format!("{}: cannot make a directory there", dir.display()))
 }
@@ -167,7 +178,11 @@ fn new_dir(dir: &Path) -> Result<TempDir> {
 impl Target {
     /// Sets a target up, and starts its worker.
     pub fn new(spec: &Spec, settings: &Settings) -> Result<Self> {
-        let place = Place::new(spec, settings)?;
+        Self::at(Place::new(spec, settings)?, spec, settings)
+    }
+
+    /// Starts the worker of a target that is set up.
+    pub fn at(place: Place, spec: &Spec, settings: &Settings) -> Result<Self> {
         let worker = Worker::start(spec, settings, &place)?;
         Ok(Self {
             durability: place.durability,
@@ -184,6 +199,11 @@ impl Target {
     /// Gives an order to its worker and waits for the answer. A worker that is too late is ended.
     pub fn ask(&mut self, order: &Order, settings: &Settings) -> Result<Answer> {
         self.worker.ask(order, settings)
+    }
+
+    /// Returns the process ID of its server.
+    pub fn server_pid(&self) -> Option<u32> {
+        self.server.as_ref().map(Server::pid)
     }
 
     /// Returns the time that its server has had the processor, in nanoseconds.
@@ -250,6 +270,7 @@ impl Worker {
         let is_device = matches!(spec.kind, Kind::Device(_));
         words.extend(is_device.then(|| "--device".into()));
         words.extend(spec.overwrite.then(|| "--overwrite".into()));
+        words.extend(settings.bare.then(|| "--bare".into()));
         let errors = tempfile::tempfile()?;
         let mut command = peer::command(&words);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors.try_clone()?);

@@ -96,6 +96,16 @@ impl FromStr for Spec {
 }
 
 impl Spec {
+    /// Returns the words of `keepstone mount` for its options.
+    pub fn mount_options(&self) -> Vec<String> {
+        let direct = (self.way == Way::Direct).then(|| "direct".to_owned());
+        let options: Vec<String> = self.options.iter().cloned().chain(direct).collect();
+        match options.is_empty() {
+            true => Vec::new(),
+            false => vec!["-o".to_owned(), options.join(",")],
+        }
+    }
+
     /// Applies an option.
     fn set(&mut self, word: &str) -> Result<(), String> {
         let is_pool = matches!(self.kind, Kind::Pool(_));

@@ -3,6 +3,7 @@
 //! on its output.
 
 use super::cases::{self, Case};
+use super::jobs::{self, Job, Measured};
 use crate::posix::Libc;
 use crate::rounds::{Clock, Plan};
 use crate::workload::{Bed, BedSize};
@@ -32,6 +33,8 @@ pub enum Order {
     Round,
     /// Ends the case; the answer is [`Answer::Ended`].
     End,
+    /// Does a job of `scale`; the answer is [`Answer::Scaled`].
+    Scale(Job),
 }
 
 /// The answer to an order, or to the start.
@@ -55,6 +58,8 @@ pub enum Answer {
     },
     /// A case has ended; the calls of the process so far.
     Ended(Calls),
+    /// The results of a job of `scale`.
+    Scaled(Vec<Measured>),
     /// The case or target is broken.
     Failed(String),
 }
@@ -79,6 +84,9 @@ pub struct WorkerArgs {
     /// Number of files in a directory.
     #[arg(long)]
     pub names: usize,
+    /// Make no files: orders are jobs of `scale`.
+    #[arg(long)]
+    pub bare: bool,
     /// The place is a device.
     #[arg(long)]
     pub device: bool,
@@ -101,6 +109,20 @@ fn serve(args: &WorkerArgs) -> Result<()> {
     let calls = || counters.map(calls).unwrap_or_default();
     let dir = if args.device { args.place.parent().unwrap_or(Path::new("/")) } else { &args.place };
     let store = Libc::new(dir, false).with_context(|| dir.display().to_string())?;
+    let mut lines = std::io::stdin().lines();
+    let mut next =
+        || lines.next().map(|line| Ok::<_, anyhow::Error>(serde_json::from_str(&line?)?));
+    if args.bare {
+        tell(&Answer::Ready)?;
+        while let Some(order) = next().transpose()? {
+            let Order::Scale(job) = order else { bail!("only jobs are done here") };
+            match jobs::run(&store, dir, job) {
+                Ok(results) => tell(&Answer::Scaled(results))?,
+                Err(err) => tell(&Answer::Failed(format!("{err:#}")))?,
+            }
+        }
+        return Ok(());
+    }
     let bed = if args.device {
         let (file, bytes) = open_device(&args.place, args.overwrite, args.bytes)?;
         Bed::of_file("", &store, file.into(), bytes)?
@@ -109,9 +131,6 @@ fn serve(args: &WorkerArgs) -> Result<()> {
         Bed::sized("", &store, size).context("cannot make the files")?
     };
     tell(&Answer::Ready)?;
-    let mut lines = std::io::stdin().lines();
-    let mut next =
-        || lines.next().map(|line| Ok::<_, anyhow::Error>(serde_json::from_str(&line?)?));
     while let Some(order) = next().transpose()? {
         let Order::Begin { case, slice_us } = order else { bail!("no case has begun") };
         let case = cases::named(&case).with_context(|| format!("{case}: no such case"))?;

@@ -189,6 +189,41 @@ fn an_earlier_run_decides_the_exit_status() {
     home.is_clean();
 }
 
+#[test]
+fn growth_has_a_point_for_each_step() {
+    let home = Home::new();
+    let (dir, pool) = (home.target("plain=dir"), home.target("pm=pool"));
+    let page = home.path("page.html");
+    let output = Command::new(env!("CARGO_BIN_EXE_keepstone-bench"))
+        .args(["--tiny", "--json", "scale", &dir, &pool, "--html", page.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let points = results["growth"]["points"].as_array().unwrap();
+    let of = |part: &str, what: &str, target: &str| {
+        let is = |point: &&Value| {
+            point["part"] == part && point["what"] == what && point["target"] == target
+        };
+        points.iter().filter(is).map(|point| point["y"].as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    for target in ["plain", "pm"] {
+        assert_eq!(of("files", "create", target).len(), 1, "{points:#?}");
+        assert_eq!(of("files", "unlink", target).len(), 1);
+        assert_eq!(of("sizes", "read, 4 KiB", target).len(), 1);
+        assert_eq!(of("sizes", "write, 4 KiB of a hole", target).len(), 2);
+        assert_eq!(of("threads", "create+unlink", target).len(), 2);
+        assert_eq!(of("processes", "overwrite, 4 KiB", target).len(), 2);
+    }
+    assert!(of("files", "DRAM for each file", "pm")[0] > 10.0);
+    assert_eq!(of("pools", "mount", "pm").len(), 1);
+    assert!(of("pools", "mount", "plain").is_empty());
+    assert!(points.iter().all(|point| point["y"].as_f64().unwrap() >= 0.0));
+    assert!(fs::read_to_string(&page).unwrap().contains("files: DRAM for each file"));
+    fs::remove_file(page).unwrap();
+    home.is_clean();
+}
+
 /// Starts a run, and waits for the server of its pool and for its three workers.
 fn started(args: &[&str]) -> (Child, Pid) {
     let args = [args, &["--case", "write+fsync"]].concat();

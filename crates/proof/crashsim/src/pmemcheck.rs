@@ -1,6 +1,6 @@
 //! Logs of valgrind's pmemcheck as traces (`--log-stores=yes`, as pmreorder reads them).
 //!
-//! A log is one text of steps between `|`: `STORE;ADDRESS;VALUE;SIZE`, perhaps with a call stack
+//! A log has steps between `|`: `STORE;ADDRESS;VALUE;SIZE`, perhaps with a call stack
 //! after further `;`, `FLUSH;ADDRESS;SIZE`, `FENCE`, `REGISTER_FILE;NAME;ADDRESS;SIZE;OFFSET`, and
 //! marks that the program has emitted, of which `crashtest.BEGIN` and `crashtest.END` surround an
 //! operation. Other marks, and what precedes `START`, are ignored. Threads are not recorded, so all
