@@ -156,6 +156,17 @@ For a program, it shows how `keepstone run` would serve it; for a unit, which of
 
 Exit status: 0 pools can be used; 1 something necessary is missing.")]
     Doctor(DoctorArgs),
+    /// Measure directories, pools, caches and devices against each other.
+    #[command(
+        disable_help_flag = true,
+        after_help = "\
+Example: keepstone bench run tmpfs pool dir:/var/tmp --quick
+         keepstone bench run disk=dir:/srv cache:/srv --html bench.html --save bench.json
+         keepstone bench run disk=dir:/srv cache:/srv --baseline bench.json
+
+`keepstone bench run --help` describes targets and exit status; docs/BENCH.md explains the method."
+    )]
+    Bench(crate::bench::BenchArgs),
     /// Explore the states in which power failures can leave a pool, and check that each recovers.
     /// Lint traces, for example for missing flushes.
     #[command(after_help = "\

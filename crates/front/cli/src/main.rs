@@ -10,11 +10,13 @@ mod args;
 mod attach;
 mod background;
 mod bdev;
+mod bench;
 mod busy;
 mod check;
 mod clone;
 mod clone_pool;
 mod copies;
+mod crash_program;
 mod crashtest;
 mod doctor;
 mod export;
@@ -117,6 +119,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Run(RunCommand::Run(args)) => run::run(args, cli.json),
         CliCommand::Doctor(args) => doctor::run(args, cli.json),
         CliCommand::Bdev { command } => bdev::run(command, cli.json),
+        CliCommand::Bench(args) => bench::run(args, cli.json),
         CliCommand::Crashtest(args) => crashtest::run(args, cli.json),
         CliCommand::Simulate { command } => simulate::run(command, cli.json),
         CliCommand::Generate(args) => generate::run(args, cli.json),

@@ -35,4 +35,5 @@ mod thin;
 mod tidy;
 mod top;
 mod tree;
+mod tutorial;
 mod usage;
