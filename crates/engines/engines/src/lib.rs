@@ -246,6 +246,9 @@ pub fn attach_branch(
     name: &str,
     options: &MountOptions,
 ) -> Result<Arc<dyn Engine>, Error> {
+    if !branches(&region)?.iter().any(|branch| branch.name == name && branch.is_finished) {
+        return Err(Errno::NOENT.into());
+    }
     if !region.lock_part(pool::branch_part(name), Lock::Shared)? {
         return Err(Errno::BUSY.into());
     }

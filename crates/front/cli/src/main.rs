@@ -10,6 +10,7 @@ mod args;
 mod attach;
 mod background;
 mod bdev;
+mod branch;
 mod busy;
 mod check;
 mod clone;
@@ -112,6 +113,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::ClonePool(args) => clone_pool::run(args, cli.json),
         CliCommand::Export(args) => export::run(args, cli.json),
         CliCommand::Snapshot { command } => snapshot::run(command, cli.json),
+        CliCommand::Branch { command } => branch::run(command, cli.json),
         CliCommand::Stats(args) => stats::run(args, cli.json),
         CliCommand::Top(args) => top::run(args, cli.json),
         CliCommand::Run(RunCommand::Run(args)) => run::run(args, cli.json),

@@ -17,7 +17,7 @@ use vfs::{Durability, Errno};
 
 use super::options::{Options, Sharing};
 use super::recording::Recording;
-use super::{MountPlan, Ready, flags};
+use super::{MountPlan, PoolPart, Ready, flags};
 use crate::stats::{PoolStats, ServerStats};
 use crate::{busy, pool, tags};
 
@@ -191,7 +191,10 @@ fn open(
 ) -> Result<Opened> {
     let options = &plan.options;
     let context = || plan.source().display().to_string();
-    if let Some(name) = &plan.snapshot {
+    if let Some(PoolPart::Branch(name)) = &plan.part {
+        return open_branch(plan, name, mounting);
+    }
+    if let Some(PoolPart::Snapshot(name)) = &plan.part {
         let region = pool::open_to_look(&plan.pool)?;
         let fs = engines::mount_snapshot(region, name, mounting).map_err(|err| match err {
             ::pool::Error::Errno(Errno::BUSY) => anyhow!("{}: is being deleted", context()),
@@ -232,6 +235,25 @@ fn open(
         }
         (Err(_), Some(why)) | (Err(why), None) => Err(why),
     }
+}
+
+/// Opens a branch, which the processes that use the pool share with it.
+fn open_branch(plan: &MountPlan, name: &str, mounting: &::pool::MountOptions) -> Result<Opened> {
+    let options = &plan.options;
+    if options.sharing == Sharing::Refused || options.is_read_only() || options.record.is_some() {
+        bail!(
+            "{}: a branch is shared with its pool; mount it without `-o exclusive`, `-o ro` and `--record`",
+            plan.source().display()
+        );
+    }
+    let region = open_region(plan, Some(pmem::Lock::Shared), None)?;
+    let fs = engines::attach_branch(region, name, mounting).map_err(|err| match err {
+        ::pool::Error::Errno(Errno::BUSY) => {
+            anyhow!("{}: is being committed or discarded", plan.source().display())
+        }
+        err => anyhow::Error::new(err).context(plan.source().display().to_string()),
+    })?;
+    Ok(Opened { fs, is_shared: true, notice: None })
 }
 
 /// Returns whether programs may bypass the mount. A read-only mount excludes writers instead.
