@@ -44,6 +44,11 @@ impl<F: Files> Branch<F> {
         }
     }
 
+    /// Gives the pool back.
+    pub fn into_pool(self) -> Pool<F> {
+        self.pool
+    }
+
     /// Returns the number of an inode in the pool (branch-V1).
     #[inline]
     fn inner(&self, ino: Ino) -> Ino {
