@@ -2,9 +2,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::pool::PoolInfo;
+use ::pool::{Engine, MountOptions, PoolInfo};
 use anyhow::{Context as _, Result, anyhow};
 use fuse::MountEntry;
 use pmem::{Access, Domain, Lock, Medium as _, OpenOptions, Region};
@@ -119,6 +120,20 @@ pub fn open(pool: &Path, options: &OpenOptions, access: Access) -> Result<Region
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Joins the processes that use a pool, as a program under `keepstone run` does, by the source of
+/// a mount: a pool, or a branch of it.
+pub fn attach(source: &Path) -> Result<Arc<dyn Engine>> {
+    let pool = of_source(source.to_owned());
+    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
+    let region = open(&pool, &options, Access::ReadWrite)?;
+    let mounting = MountOptions::default();
+    let attached = match split_snapshot(source).filter(|(of, _)| *of == pool) {
+        Some((_, branch)) => engines::attach_branch(region, &branch, &mounting),
+        None => engines::attach(region, &mounting),
+    };
+    attached.with_context(|| source.display().to_string())
 }
 
 /// Opens a pool read-only and without a lock, mounted or not.

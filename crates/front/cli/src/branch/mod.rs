@@ -17,7 +17,7 @@ use ::pool::{BranchInfo, Engine, MountOptions, base_of_branch, branch_part, bran
 use ::pool::{check_branch_name, later_of_branch};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use pmem::{Access, Lock, OpenOptions};
+use pmem::Lock;
 use serde::Serialize;
 use vfs::{Caller, Errno, Ino, NewKind, NewNode, ROOT, RenameFlags, TreeCopy};
 
@@ -136,9 +136,7 @@ impl Branches {
     fn with<T>(path: PathBuf, body: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         check_layout(&path)?;
         let shown = || path.display().to_string();
-        let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
-        let region = pool::open(&path, &options, Access::ReadWrite)?;
-        let fs = engines::attach(region, &MountOptions::default()).with_context(shown)?;
+        let fs = pool::attach(&path)?;
         let open = || -> Result<T> {
             wait_for_others(&*fs, &path)?;
             let dir = fs.branches_dir(true).with_context(shown)?.ok_or(Errno::NOENT)?;
