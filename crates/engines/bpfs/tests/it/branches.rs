@@ -60,7 +60,7 @@ fn problems(region: &Region) -> Vec<String> {
 }
 
 /// Opens a snapshot, beside other users of the pool.
-fn look(medium: &Region, name: &str) -> Bpfs<&'_ Region> {
+fn look<'m>(medium: &'m Region, name: &str) -> Bpfs<&'m Region> {
     let snapshot = Some(name.to_owned());
     let fs = Bpfs::mount(medium, &MountOptions { read_only: true, snapshot, ..options() }).unwrap();
     assert_eq!(fs.mount_report().problems, 0);
@@ -485,10 +485,10 @@ fn damage_is_found_or_harmless() {
     for _ in 0..300 {
         let region = Region::anonymous(BYTES).unwrap();
         region.write(0, &bytes);
-        let tree = region.load_u64(64);
-        let leaf = |ino: Ino| match tree & 7 {
-            0 => tree & !7,
-            _ => region.load_u64((tree & !7) + ino.0 / 32 * 8),
+        let inodes = region.load_u64(64);
+        let leaf = |ino: Ino| match inodes & 7 {
+            0 => inodes & !7,
+            _ => region.load_u64((inodes & !7) + ino.0 / 32 * 8),
         };
         let inode = |ino: Ino| leaf(ino) + ino.0 % 32 * INODE;
         for _ in 0..=rng.below(2) {
