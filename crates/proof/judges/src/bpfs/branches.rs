@@ -222,7 +222,14 @@ pub fn command_runs() -> Result<Vec<CommandRun<Found>>, String> {
             })?;
             let (pool, branch) = before.clone();
             let done = done(pool, branch.unwrap_or_default());
-            runs.push(CommandRun { name: format!("{name}, {mode}"), bytes, trace, before, done, state });
+            runs.push(CommandRun {
+                name: format!("{name}, {mode}"),
+                bytes,
+                trace,
+                before,
+                done,
+                state,
+            });
         }
     }
     Ok(runs)

@@ -173,8 +173,7 @@ fn snapshots_survive_random_runs() {
 #[test]
 fn commands_of_snapshots_survive() {
     for semantics in Semantics::ALL {
-        let stats =
-            commands::explore_all(snapshots::command_runs().unwrap(), semantics).unwrap();
+        let stats = commands::explore_all(snapshots::command_runs().unwrap(), semantics).unwrap();
         println!("{semantics:?}: {stats:?}");
         assert!(stats.distinct > 100);
     }
