@@ -22,7 +22,10 @@ use pool::{DurabilityMode, MountOptions, base_of_branch};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use vfs::script::{Driver, parse};
 use vfs::tree::tree;
-use vfs::{Caller, Errno, FileSystem, NewKind, NewNode, ROOT, RenameFlags, TreeCopy, remove_tree};
+use vfs::{
+    Caller, Errno, FileSystem, NewKind, NewNode, ROOT, RenameFlags, Timestamp, TreeCopy,
+    remove_tree,
+};
 
 /// The name of the branch.
 const NAME: &str = "b";
@@ -204,11 +207,49 @@ fn pool_before(has_branch: bool) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
+/// Single changes of the pool, which a commit must find.
+const SINGLE: &str = "write /a 0 8; write /a 4096 8; append /s 10; punch /s 0 4096; truncate /s 100; chmod /d 700; \
+    rename /d/b /d/c; rename /d/b /b; unlink /l; create /n; rmdir /d/e; setxattr /a user.x 30; setxattr /d user.z 10; \
+    removexattr /a user.x; exchange /a /s; chown /a 1 1; chmod / 700";
+
+/// Checks what needs no crash: a commit is refused if the pool has changed in the tick of the clock
+/// in which the branch was made, and a branch that goes takes nothing with it.
+fn check_without_crashes() -> Result<(), String> {
+    let empty = Base::build(&Bpfs, "empty", POOL_BYTES, Vec::new())?.bytes;
+    for change in SINGLE.split("; ") {
+        let image = CrashImage::of(empty.clone());
+        let options = MountOptions { clock: || Timestamp(7), ..mounted::mount_options() };
+        let pool = bpfs::Bpfs::mount(Sited(&image), &options).map_err(text)?;
+        run(&pool, POOL)?;
+        create(&pool, &image).map_err(text)?;
+        run(&pool, change)?;
+        match pool.commit_branch(NAME, &base_of_branch(NAME)) {
+            Err(Errno::AGAIN) => {}
+            other => return Err(format!("a commit after `{change}` ends with {other:?}")),
+        }
+    }
+    let image = CrashImage::of(pool_before(false)?);
+    let pool = mount(&image, DurabilityMode::default())?;
+    let before = digest(&pool)?;
+    create(&pool, &image).map_err(text)?;
+    discard(&pool, &image)?;
+    run(&pool, "create /fill")?;
+    let fill = pool.peek(ROOT, b"fill").map_err(text)?.ino;
+    while pool.append(fill, &[0xee; 4096]).is_ok() {}
+    run(&pool, "unlink /fill")?;
+    if digest(&pool)? != before {
+        return Err("a branch that was discarded has taken a part of the pool".to_owned());
+    }
+    drop(pool);
+    Bpfs.check(&image).map(drop)
+}
+
 /// Records the commands, in each mode of durability.
 ///
 /// # Errors
-/// Those of the commands.
+/// Those of the commands; what is wrong without a crash.
 pub fn command_runs() -> Result<Vec<CommandRun<Found>>, String> {
+    check_without_crashes()?;
     let mut runs = Vec::new();
     for mode in [DurabilityMode::Journal, DurabilityMode::Ordered] {
         for BranchCommand { name, has_branch, run, done } in COMMANDS {
