@@ -90,7 +90,7 @@ impl<M: Medium> Trees<M> {
         Ok(true)
     }
 
-    /// Returns the list of attributes under a root word; empty if there is none.
+    /// Returns the list of attributes under a root word; empty for a null word.
     fn attributes_under(&self, word: u64) -> Result<Vec<u8>> {
         if word == 0 {
             return Ok(Vec::new());
@@ -106,8 +106,8 @@ impl<M: Medium> Trees<M> {
 }
 
 impl<M: Medium> Store<M> {
-    /// Returns whether an inode of the pool and one of a snapshot are the same, but for times that
-    /// accesses set (branches-X2).
+    /// Returns whether an inode of the pool and one of a snapshot are the same, except for the time
+    /// of access (branches-X2).
     fn is_same_inode(&self, now: &InodeRecord, then: &InodeRecord) -> Result<bool> {
         let fields = |record: &InodeRecord| {
             let id = (record.mode.get(), record.generation.get(), record.rdev.get());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::pool::{Engine, MountOptions, PoolInfo};
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use fuse::MountEntry;
 use pmem::{Access, Domain, Lock, Medium as _, OpenOptions, Region};
 use serde::{Deserialize, Serialize};
@@ -76,6 +76,21 @@ pub fn absolute_with_snapshot(name: &Path) -> Result<(PathBuf, Option<String>)> 
     match split_snapshot(name) {
         Some((pool, snapshot)) => Ok((absolute(&pool)?, Some(snapshot))),
         None => Ok((whole?, None)),
+    }
+}
+
+/// As [`absolute`], for a command on the pool's own tree: the mount point of a snapshot or branch is
+/// refused.
+pub fn absolute_of_tree(name: &Path) -> Result<PathBuf> {
+    let path = absolute(name)?;
+    match fuse::mount_at(&std::path::absolute(name)?)? {
+        Some(mount) if mount.is_keepstone() && mount.source != path => bail!(
+            "{}: {} is mounted there; the command works on the tree of a pool, so name {}",
+            name.display(),
+            mount.source.display(),
+            path.display()
+        ),
+        _ => Ok(path),
     }
 }
 

@@ -113,7 +113,7 @@ pub trait Engine: FileSystem + MountEvents + Processes {
         Err(vfs::Errno::OPNOTSUPP)
     }
 
-    /// Makes a branch the tree of the pool, in one step. What the pool had before loses its names:
+    /// Makes a branch the tree of the pool, in one step. The tree before loses its names:
     /// open files live on until they are closed. Operations of all processes wait meanwhile. In a
     /// pool of one process, the pool has to be opened again afterwards.
     ///

@@ -94,7 +94,7 @@ fn names(medium: &Region) -> Vec<String> {
     bpfs::branches(medium).unwrap().into_iter().map(|branch| branch.name).collect()
 }
 
-/// Opens a branch of a pool that nobody else uses.
+/// Opens a branch of a pool that no other process uses.
 fn open(region: Region, name: &str) -> Branch<Region> {
     Branch::<Region>::open(Bpfs::mount(region, &options()).unwrap(), name).unwrap()
 }

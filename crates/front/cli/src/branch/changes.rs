@@ -91,7 +91,7 @@ pub fn state(seen: Option<&Seen>) -> Option<&State> {
     seen.map(|seen| &seen.state)
 }
 
-/// Returns the paths that differ between two trees that nobody changes.
+/// Returns the paths that differ between two trees that do not change meanwhile.
 pub fn between(from: Tree<'_>, to: Tree<'_>) -> Result<Changes> {
     let mut found = Changes::new();
     let roots = [from, to].map(|(fs, ino)| Seen::of(fs, &fs.getattr(ino)?));
@@ -159,7 +159,7 @@ pub fn conflicts(one: &Changes, other: &Changes) -> Vec<PathBytes> {
     found
 }
 
-/// Returns the inode of a path below a root; `None` if there is none.
+/// Returns the inode of a path below a root; `None` if it does not exist.
 pub fn find(tree: Tree<'_>, path: &[u8]) -> Result<Option<Attr>> {
     let mut attr = tree.0.getattr(tree.1)?;
     for name in vfs::path::names(path) {

@@ -1,7 +1,7 @@
 //! `keepstone branch commit`
 //!
 //! 1. If the pool is as the branch's base has it, the branch takes its place, in one step.
-//! 2. Otherwise the state of the pool is kept as a snapshot. What it changed is merged into the
+//! 2. Otherwise the state of the pool is kept as a snapshot. Its changes are merged into the
 //!    branch, by path: the branch gets the paths that only the pool has changed.
 //! 3. The branch takes the place of the pool if that is as this snapshot has it. If programs have
 //!    changed the pool meanwhile, step 2 is repeated.
@@ -35,7 +35,7 @@ struct Report {
     conflicts: Vec<String>,
 }
 
-/// What a merge has done so far.
+/// The results of a merge so far.
 #[derive(Default)]
 struct Merged {
     /// The states that the branch got; `None`: a path that is no more.
@@ -48,8 +48,9 @@ pub fn run(args: &CommitArgs, json: bool) -> Result<ExitCode> {
     let path = pool::absolute(&args.pool)?;
     let (name, force) = (&args.name, args.force);
     let mut merged = Merged::default();
-    let committed =
-        Branches::with(path.clone(), |branches| branches.commit(name, force, &mut merged))?;
+    let committed = Branches::with(path.clone(), (name, false), |branches| {
+        branches.commit(name, force, &mut merged)
+    })?;
     let shown = |path: &PathBytes| match path.as_slice() {
         b"" => "/".to_owned(),
         path => String::from_utf8_lossy(path).into_owned(),
@@ -157,7 +158,7 @@ impl Branches {
     /// Gives the branch the changed paths, if it does not have them so already.
     fn apply(&self, root: Ino, wanted: &Changes, copy: &mut TreeCopy<'_>) -> Result<()> {
         let tree: Tree<'_> = (&*self.fs, root);
-        // What is below a directory goes before it.
+        // Paths below a directory go before it.
         for (path, (_, new)) in wanted.iter().rev() {
             let Some((dir, name)) = place(tree, path)? else { continue };
             let Some(found) = changes::find(tree, path)? else { continue };
@@ -184,7 +185,7 @@ impl Branches {
                 continue;
             }
             match new.state.kind {
-                // What is in it has paths of its own.
+                // Names in it have paths of their own.
                 FileKind::Dir => copy.empty_dir(new.ino, (dir, name))?,
                 _ => copy.copy(new.ino, (dir, name))?,
             }

@@ -116,10 +116,12 @@ struct ListedBranch {
 
 pub fn run(command: &BranchCommand, json: bool) -> Result<ExitCode> {
     match command {
-        BranchCommand::Create(args) => on_each(args, "created", json, Branches::create),
+        BranchCommand::Create(args) => on_each(args, ("created", true), json, Branches::create),
         BranchCommand::List(args) => list(args, json),
         BranchCommand::Commit(args) => commit::run(args, json),
-        BranchCommand::Discard(args) => on_each(args, "discarded", json, Branches::discard),
+        BranchCommand::Discard(args) => {
+            on_each(args, ("discarded", false), json, Branches::discard)
+        }
     }
 }
 
@@ -132,14 +134,21 @@ struct Branches {
 }
 
 impl Branches {
-    /// Opens a pool, runs a function on its branches, and makes its effect durable.
-    fn with<T>(path: PathBuf, body: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+    /// Opens a pool, runs a function on its branches, of which one has this name, and makes its
+    /// effect durable. A pool without a directory of branches gets one only if the function
+    /// `creates` branches.
+    fn with<T>(
+        path: PathBuf,
+        (name, creates): (&str, bool),
+        body: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
         check_layout(&path)?;
         let shown = || path.display().to_string();
         let fs = pool::attach(&path)?;
         let open = || -> Result<T> {
             wait_for_others(&*fs, &path)?;
-            let dir = fs.branches_dir(true).with_context(shown)?.ok_or(Errno::NOENT)?;
+            let dir = fs.branches_dir(creates).with_context(shown)?;
+            let dir = dir.ok_or_else(|| explain(Errno::NOENT, &path, name))?;
             let branches = Self { path: path.clone(), fs: fs.clone(), dir };
             branches.clean()?;
             body(&branches)
@@ -178,7 +187,7 @@ impl Branches {
         Ok(())
     }
 
-    /// Deletes a snapshot, if there is one of this name.
+    /// Deletes the snapshot of this name, if it exists.
     fn delete_snapshot(&self, name: &str) -> vfs::Result<()> {
         match self.fs.delete_snapshot(name) {
             Err(Errno::NOENT) => Ok(()),
@@ -302,12 +311,16 @@ fn explain(errno: Errno, pool: &Path, name: &str) -> anyhow::Error {
 /// Runs a function for each name, and reports what was done.
 fn on_each(
     args: &NamesArgs,
-    done: &str,
+    (done, creates): (&str, bool),
     json: bool,
     each: fn(&Branches, &str) -> Result<()>,
 ) -> Result<ExitCode> {
-    let path = pool::absolute(&args.pool)?;
-    Branches::with(path.clone(), |branches| {
+    let path = match creates {
+        true => pool::absolute_of_tree(&args.pool)?,
+        false => pool::absolute(&args.pool)?,
+    };
+    let first = args.names.first().map_or("", String::as_str);
+    Branches::with(path.clone(), (first, creates), |branches| {
         args.names.iter().try_for_each(|name| each(branches, name))
     })?;
     let pool = path.display().to_string();

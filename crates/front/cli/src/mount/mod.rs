@@ -55,7 +55,7 @@ enum PoolPart {
 }
 
 impl PoolPart {
-    /// Finds the part of this name; if there is none, the mount of a snapshot reports that.
+    /// Finds the part of this name. A missing one counts as a snapshot, whose mount reports that.
     fn find(pool: &Path, name: String) -> Result<Self> {
         let branches = engines::branches(&pool::open_to_look(pool)?)?;
         let is_branch = branches.iter().any(|branch| branch.name == name && branch.is_finished);

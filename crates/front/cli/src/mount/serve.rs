@@ -66,7 +66,8 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
     if !read_only {
         tags::refuse_twin(&plan.pool, &info)?;
     }
-    set_durability(&*fs, &plan.options, info.layout)
+    let is_branch = matches!(plan.part, Some(PoolPart::Branch(_)));
+    set_durability(&*fs, (&plan.options, is_branch), info.layout)
         .with_context(|| plan.pool.display().to_string())?;
     let mut idle = plan.options.of_scmfs();
     if plan.options.durability == DurabilityMode::Ordered {
@@ -164,7 +165,11 @@ fn raise_address_space() {
 
 /// Sets the time at which operations are durable, for all processes that use the pool. A mount that
 /// changes nothing leaves it.
-fn set_durability(fs: &dyn Engine, options: &Options, layout: &str) -> Result<()> {
+fn set_durability(
+    fs: &dyn Engine,
+    (options, is_branch): (&Options, bool),
+    layout: &str,
+) -> Result<()> {
     let mode = options.durability;
     if mode != DurabilityMode::default() && layout != Layout::Bpfs.name() {
         bail!(
@@ -172,7 +177,9 @@ fn set_durability(fs: &dyn Engine, options: &Options, layout: &str) -> Result<()
              returns, and contents when they are synced"
         );
     }
-    if options.is_read_only() { Ok(()) } else { Ok(fs.set_durability(mode)?) }
+    // A branch has the mode of its pool, which another mount may have set.
+    let keeps = is_branch && mode == DurabilityMode::default();
+    if options.is_read_only() || keeps { Ok(()) } else { Ok(fs.set_durability(mode)?) }
 }
 
 /// A pool that is open.

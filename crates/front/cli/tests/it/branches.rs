@@ -129,6 +129,8 @@ fn layouts_have_branches_or_say_why_not(layout: &str) {
         let refused = s.fails(["branch", verb, pool, "a"], 1);
         assert!(refused.contains("is mounted; unmount it first"), "{refused}");
     }
+    let refused = s.fails(["branch", "create", a.dir.to_str().unwrap(), "c"], 1);
+    assert!(refused.contains("works on the tree of a pool"), "{refused}");
     drop(a);
     s.umount();
     // The same without a mount.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::common::Sandbox;
 
 /// Commands that are not run here, with the reason.
-const LEFT_OUT: [(&str, &str); 9] = [
+const LEFT_OUT: [(&str, &str); 10] = [
     ("attach discard", "needs a conflict: resolved.rs"),
     ("attach resolve", "needs a conflict: resolved.rs"),
     ("bdev", "only a group"),
@@ -21,6 +21,7 @@ const LEFT_OUT: [(&str, &str); 9] = [
     ("simulate", "only a group"),
     ("simulate memory", "only a group"),
     ("snapshot", "only a group"),
+    ("branch", "only a group"),
 ];
 
 /// Returns all commands, each as its words.
@@ -76,6 +77,10 @@ fn json_is_one_value() {
     let (file, copy) = (s.path("file"), s.path("copy"));
     runs(&s, &mut seen, "clone", &[file.to_str().unwrap(), copy.to_str().unwrap()]);
     runs(&s, &mut seen, "snapshot create", &[&dir, "now"]);
+    runs(&s, &mut seen, "branch create", &[&dir, "one", "two"]);
+    runs(&s, &mut seen, "branch list", &[&dir]);
+    runs(&s, &mut seen, "branch commit", &[&dir, "one"]);
+    runs(&s, &mut seen, "branch discard", &[&dir, "two"]);
     runs(&s, &mut seen, "snapshot list", &[&dir, "--space"]);
     runs(&s, &mut seen, "snapshot diff", &[&dir, "now"]);
     runs(&s, &mut seen, "top", &["--count", "1", &dir]);

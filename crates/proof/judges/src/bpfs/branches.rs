@@ -3,8 +3,8 @@
 //!
 //! A command consists of many operations, each of which other workloads explore. Here the pool and
 //! its branches are judged as a whole: after a crash, the tree of the pool is the old one or the
-//! new one, and each finished branch shows the tree that it must show. What is not finished is
-//! removed, as the next command does; then no block may be in use that a pool without branches
+//! new one, and each finished branch shows the tree that it must show. The rest is removed, as
+//! the next command does; then no block may be in use that a pool without branches
 //! does not use.
 
 use super::Bpfs;
@@ -33,7 +33,7 @@ const NAME: &str = "b";
 /// A mounted pool.
 type Pool<'m, M> = bpfs::Bpfs<Sited<&'m M>>;
 
-/// What a pool is: digests of its tree, and of the branch if that is finished.
+/// The state of a pool: digests of its tree, and of the branch if that is finished.
 pub type Found = (String, Option<String>);
 
 /// The tree of the pool.

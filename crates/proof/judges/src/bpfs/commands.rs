@@ -17,9 +17,9 @@ pub struct CommandRun<F> {
     pub bytes: Vec<u8>,
     /// The accesses of the command.
     pub trace: Trace,
-    /// What the pool is before and after the command.
+    /// The state of the pool before the command.
     pub before: F,
-    /// See `before`.
+    /// The state after it.
     pub done: F,
     /// Recovers an image and returns what it is.
     pub state: fn(&CrashImage) -> Result<F, String>,
