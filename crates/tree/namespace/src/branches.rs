@@ -196,7 +196,11 @@ impl<F: Files> Pool<F> {
     pub fn commit_branch(&self, name: &str, base: &str) -> Result<()> {
         self.files.alone_then_derive(|| self.files.commit_branch(name, base))?;
         notify_all_unnamed(self.files.tables());
-        Ok(())
+        // Readers may have ended meanwhile.
+        self.files.op(|core| {
+            core.clear_deferred();
+            Ok(())
+        })
     }
 
     /// As [`pool::Engine::clone_from_snapshot`].

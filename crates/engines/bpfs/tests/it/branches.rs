@@ -1,11 +1,12 @@
 //! Branches of a pool: trees beside its own, their space, commits, and damage.
 
+use crate::common;
 use bpfs::layout::{BLOCK, FIRST_INODES, INODE};
 use bpfs::{Bpfs, Branch, CheckOptions, FormatOptions, MountOptions};
 use namespace::{POOL_BRANCHES, branches_word};
 use pmem::{Medium, Pm, Region};
 use rng::Rng;
-use suite::flushed;
+use suite::{PoolFile, flushed, open_shared};
 use vfs::conformance::{run_all, run_generated};
 use vfs::script::{Driver, parse};
 use vfs::tree::{Tree, tree};
@@ -304,6 +305,63 @@ fn a_changed_pool_is_not_replaced() {
     fs.write(made.unwrap().ino, 0, &[1; 9000]).unwrap();
     fs.read(a, 0, &mut [0; 100]).unwrap();
     fs.commit_branch("b", "@b").unwrap();
+}
+
+/// Other processes go on: what they hold and read of the old tree stays until they are done.
+#[test]
+fn a_commit_leaves_what_others_hold() {
+    let file = PoolFile::new::<common::Bpfs>("commit", BYTES);
+    let attach = || {
+        let region = open_shared(&file.0);
+        let place = bpfs::place(&region).unwrap();
+        Bpfs::attach(region, &place, &options()).unwrap()
+    };
+    let (fs, other) = (attach(), attach());
+    run(&fs, SOME);
+    run(&fs, "create /large; write /large 0 100000");
+    make(&fs, "b");
+    let dir = fs.branches_dir(false).unwrap().unwrap();
+    let root = fs.peek(dir, b"b").unwrap().ino;
+    fs.unlink(root, b"large").unwrap();
+    fs.create(&Caller::ROOT, root, b"of-branch", &DIR).unwrap();
+    let [a, large, d] =
+        [&b"a"[..], b"large", b"d"].map(|name| other.lookup(ROOT, name).unwrap().ino);
+    let (place, count) = other.pin_content(large, 0, 4096).unwrap();
+    let bytes = || {
+        let mut bytes = vec![0; count as usize];
+        other.medium().read(place.unwrap().get(), &mut bytes);
+        bytes
+    };
+    let (before, content) = (bytes(), suite::content(&other, a));
+    let version = other.version(ROOT);
+    fs.commit_branch("b", "@b").unwrap();
+    assert_ne!(other.version(ROOT), version);
+    assert!(other.peek(ROOT, b"of-branch").is_ok());
+    assert_eq!(other.peek(ROOT, b"large"), Err(Errno::NOENT));
+    assert_eq!(suite::content(&other, a), content);
+    assert_eq!(other.getattr(a).unwrap().nlink, 0);
+    assert_eq!(other.lookup(d, b"b").map(drop), Err(Errno::NOENT), "a removed directory");
+    assert_eq!(other.create(&Caller::ROOT, d, b"x", &DIR).map(drop), Err(Errno::NOENT));
+    fs.delete_snapshot("@b").unwrap();
+    other.forget(large, 1);
+    // All free blocks are written.
+    run(&fs, "create /fill");
+    let fill = fs.peek(ROOT, b"fill").unwrap().ino;
+    while fs.append(fill, &[0xee; 4096]).is_ok() {}
+    assert!(bytes() == before, "a reader has a block that was used again");
+    assert_eq!(suite::content(&other, a), content);
+    other.put_read_buf();
+    [a, d].iter().for_each(|ino| other.forget(*ino, 1));
+    run(&fs, "unlink /fill; create /later; write /later 0 9000");
+    let (now, used) = (tree(&fs).unwrap(), fs.statfs().blocks_free);
+    other.close().unwrap();
+    drop(other);
+    fs.close().unwrap();
+    drop(fs);
+    let region = open_shared(&file.0);
+    assert_eq!(problems(&region), [""; 0]);
+    let fs = Bpfs::mount(region, &options()).unwrap();
+    assert_eq!((tree(&fs).unwrap(), free(&fs)), (now, used));
 }
 
 #[test]

@@ -63,6 +63,10 @@ pub trait SharedPool: Sized + Sync {
     /// is left.
     fn clear_deferred(&self);
 
+    /// Makes all blocks that are in use wait for readers without a copy, if there are any, when the
+    /// state is derived again.
+    fn defer_used(&self) {}
+
     /// Makes space for an operation that has found none and holds no locks: frees blocks that are
     /// kept for later, if there are any. Returns whether it did, so that the operation may now find
     /// space. Called inside an operation.
@@ -160,7 +164,10 @@ pub trait SharedPool: Sized + Sync {
         self.alone(|stopped| {
             body()?;
             match stopped {
-                Some(stopped) => derive_anew(self, stopped),
+                Some(stopped) => {
+                    self.defer_used();
+                    derive_anew(self, stopped)
+                }
                 None => {
                     self.state().set_damaged();
                     Ok(())
