@@ -20,6 +20,9 @@ use std::collections::HashMap;
 use vfs::{Errno, FileKind, Ino, Result};
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
+/// Most bytes of the directory of branches that a list reads: a damaged one can have any size.
+const LISTED_MAX: u64 = 1 << 20;
+
 /// Returns the branches of a pool, in the order of their names. Other processes may change them
 /// meanwhile; damaged ones are left out.
 pub fn list<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<BranchInfo> {
@@ -48,7 +51,7 @@ impl<M: Medium> Trees<M> {
     /// Reads the entries of the directory of branches.
     fn branches_in(&self, dir: Ino) -> Result<Vec<BranchInfo>> {
         let dir = self.read_inode(dir)?;
-        let size = dir.size.get().min(self.bytes);
+        let size = dir.size.get().min(LISTED_MAX);
         let mut found = Vec::new();
         self.visit(Node::top(self.check_root(dir.root.get())?), &(0..size), &mut |block, _| {
             let mut data = [0; BLOCK as usize];
