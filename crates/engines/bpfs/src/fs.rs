@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Errno, Fallocate, Ino, Limits, LoadedObject, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = 27 << 1;
+pub const STATE_FORMAT: u64 = 28 << 1;
 
 /// The operations on contents. Each may use the store and the other operations.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -180,6 +180,18 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn delete_snapshot(&self, name: &str) -> Result<()> {
         Self::delete_snapshot(self, name)
+    }
+
+    fn branches_dir(&self, creates: bool) -> Result<Option<Ino>> {
+        self.branches_dir_of(creates)
+    }
+
+    fn commit_branch(&self, name: &str, base: &str) -> Result<()> {
+        Self::commit_branch(self, name, base)
+    }
+
+    fn clone_from_snapshot(&self, name: &str, from: Ino, to: Ino) -> Result<()> {
+        Self::clone_from_snapshot(self, name, from, to)
     }
 
     fn roll_back(&self, name: &str) -> Result<()> {

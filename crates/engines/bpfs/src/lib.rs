@@ -36,6 +36,7 @@ mod append;
 mod attr;
 mod backed;
 mod blocks;
+mod branches;
 mod clone;
 mod crawler;
 mod extent;
@@ -58,7 +59,9 @@ mod zeroed;
 
 pub use blocks::KEEP as KEPT_BLOCKS;
 pub use fs::{Files, STATE_FORMAT};
-pub use lifecycle::{check, format, info, resize, roll_back, snapshots, superblock_of_copy};
+pub use lifecycle::{
+    branches, check, format, info, resize, roll_back, snapshots, superblock_of_copy,
+};
 pub use pool::{
     CheckOptions, CheckReport, DurabilityMode, Engine, Error, FormatOptions, MountOptions,
     MountReport, Place, PoolInfo, Problem,
@@ -69,6 +72,9 @@ pub const LAYOUT: &str = "bpfs";
 
 /// A mounted pool.
 pub type Bpfs<M> = namespace::Pool<Files<M>>;
+
+/// A branch of a mounted pool.
+pub type Branch<M> = namespace::Branch<Files<M>>;
 
 /// Returns the name and access rights of the file with the state that processes share while they
 /// use the pool in `region`. A copy of the pool's own file is another pool.

@@ -5,7 +5,7 @@ use crate::layout::*;
 use crate::redo;
 use namespace::Overlay;
 use pmem::{Medium, Pm};
-use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo, Snapshot};
+use pool::{BranchInfo, CheckOptions, CheckReport, Error, FormatOptions, PoolInfo, Snapshot};
 
 /// Formats a region, as [`namespace::Format::write`].
 ///
@@ -74,6 +74,23 @@ pub fn resize(medium: &impl Medium, bytes: u64) -> Result<u64, Error> {
 /// Those of [`namespace::roll_back`].
 pub fn roll_back(medium: &impl Medium, name: &str) -> Result<(), Error> {
     namespace::roll_back::<Files<_>>(medium, name)
+}
+
+/// Returns the branches of a pool that other processes may use meanwhile, in the order of their
+/// names. A snapshot of a branch that is no more counts as an unfinished branch.
+///
+/// # Errors
+/// [`Error::NotAPool`], [`Error::Unusable`].
+pub fn branches(medium: &impl Medium) -> Result<Vec<BranchInfo>, Error> {
+    let sb = FORMAT.load(medium)?;
+    let mut all = crate::branches::list(&Pm(medium), sb.blocks.get() * BLOCK);
+    for name in crate::snapshots::of_branches(&Pm(medium)) {
+        if all.iter().all(|branch| branch.name != name) {
+            all.push(BranchInfo { name, created_ns: 0, is_finished: false });
+        }
+    }
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
 }
 
 /// Returns the snapshots of a pool that other processes may use meanwhile, in the order of their

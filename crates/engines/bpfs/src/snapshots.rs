@@ -12,6 +12,8 @@
 //! - snapshots-N5: a snapshot is made while no thread is inside an operation
 //!   ([`namespace::derived::SharedPool::alone`]), and after the pending commit is durable. So it is
 //!   the state between two operations.
+//! - snapshots-N6: a snapshot whose name begins with `@` belongs to a branch ([`crate::branches`]).
+//!   Users do not see it.
 //!
 //! | operation | prepared | stored | fences |
 //! |---|---|---|---:|
@@ -27,9 +29,9 @@ use crate::fs::Files;
 use crate::layout::snapshots::*;
 use crate::layout::*;
 use crate::store::Store;
-use namespace::{Attributes, POOL_SNAPSHOTS, Storage as _, fnv1a};
+use namespace::{Attributes, InodeSet, POOL_SNAPSHOTS, Storage as _, fnv1a};
 use pmem::{Fenced, Medium, Pm, PmOff};
-use pool::{SNAPSHOT_NAME_MAX, Snapshot, Snapshots, check_snapshot_name};
+use pool::{SNAPSHOT_NAME_MAX, Snapshot, Snapshots, branch_of_snapshot, is_snapshot_entry};
 use std::collections::HashMap;
 use vfs::{Errno, FileKind, Ino, ROOT, Result};
 use zerocopy::{FromBytes as _, FromZeros as _, IntoBytes as _};
@@ -70,7 +72,7 @@ impl SnapshotEntry {
         let len = self.name.iter().position(|byte| *byte == 0).unwrap_or(SNAPSHOT_NAME_MAX);
         let (name, rest) = self.name.split_at(len);
         let name = std::str::from_utf8(name).ok()?;
-        (rest.iter().all(|byte| *byte == 0) && check_snapshot_name(name).is_ok()).then_some(name)
+        (rest.iter().all(|byte| *byte == 0) && is_snapshot_entry(name)).then_some(name)
     }
 }
 
@@ -80,8 +82,14 @@ impl TableEntry {
         self.content.name().unwrap_or_default()
     }
 
+    /// Returns whether it is a snapshot of the user, and sound, in a pool of this size
+    /// (snapshots-N6).
+    fn is_listed(&self, pool_bytes: u64) -> bool {
+        branch_of_snapshot(self.name()).is_none() && self.check(pool_bytes).is_ok()
+    }
+
     /// Returns the number of its inodes.
-    fn inodes(&self) -> u64 {
+    pub fn inodes(&self) -> u64 {
         self.content.size.get() / INODE
     }
 
@@ -126,9 +134,15 @@ fn entry<M: Medium>(medium: &Pm<M>, number: u64) -> Option<TableEntry> {
 /// they hold. Other processes may change them meanwhile.
 pub fn list<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<Snapshot> {
     let mut all = entries(medium);
-    all.retain(|entry| entry.check(pool_bytes).is_ok());
+    all.retain(|entry| entry.is_listed(pool_bytes));
     all.sort_by_key(|entry| entry.content.created.get());
     all.iter().map(|entry| describe(entry, None)).collect()
+}
+
+/// Returns the names of the branches that have a snapshot in the table, each once for each of them.
+pub fn of_branches<M: Medium>(medium: &Pm<M>) -> Vec<String> {
+    let all = entries(medium);
+    all.iter().filter_map(|entry| Some(branch_of_snapshot(entry.name())?.to_owned())).collect()
 }
 
 fn describe(entry: &TableEntry, held_bytes: Option<u64>) -> Snapshot {
@@ -180,7 +194,7 @@ impl<M: Medium> Trees<M> {
     }
 
     /// Returns the bytes of the list of attributes in a tree.
-    fn list_bytes(&self, root: Root) -> Result<u64> {
+    pub fn list_bytes(&self, root: Root) -> Result<u64> {
         let first = self.find_block(root, 0)?.ok_or(Errno::UCLEAN)?;
         let len = self.medium.load_u64(first.at(0));
         let is_possible = (Attributes::HEADER as u64..=root.span()).contains(&len);
@@ -189,7 +203,7 @@ impl<M: Medium> Trees<M> {
 }
 
 /// Returns the kind of an inode of a snapshot; `None` if the record is free (snapshots-N4).
-fn kind_of(record: &InodeRecord) -> Result<Option<FileKind>> {
+pub fn kind_of(record: &InodeRecord) -> Result<Option<FileKind>> {
     match record.mode.get() {
         0 => Ok(None),
         mode => FileKind::from_mode(mode).map(Some).ok_or(Errno::UCLEAN),
@@ -210,20 +224,22 @@ impl<M: Medium> Store<M> {
         found.check(self.bytes).map(|()| found).map_err(|_| Errno::UCLEAN)
     }
 
-    /// Returns an inode as a snapshot of the pool's present state has it.
-    fn present_inode(&self, number: u64) -> Result<InodeRecord> {
+    /// Returns an inode as a snapshot of the pool's present state has it. `tree` has the inodes of
+    /// the pool's tree, if the pool has others (branches-X1).
+    pub fn present_inode(&self, number: u64, tree: Option<&InodeSet>) -> Result<InodeRecord> {
         let mut record = InodeRecord::new_zeroed();
         // Inode 0 is never used.
         let Ok(v) = self.v.vinode(Ino(number)) else { return Ok(record) };
         self.medium.read(v.at(), record.as_mut_bytes());
-        if !v.is_live() || v.has_no_name() && Ino(number) != ROOT {
+        let is_in = tree.is_none_or(|tree| tree.contains(Ino(number)));
+        if !is_in || !v.is_live() || v.has_no_name() && Ino(number) != ROOT {
             clear(&mut record);
         }
         Ok(record)
     }
 
     /// Returns an inode of a snapshot.
-    fn inode_of(&self, entry: &TableEntry, number: u64) -> Result<InodeRecord> {
+    pub fn inode_of(&self, entry: &TableEntry, number: u64) -> Result<InodeRecord> {
         let mut record = InodeRecord::new_zeroed();
         if number < entry.inodes() {
             let root = self.check_root(entry.content.root.get())?;
@@ -356,7 +372,7 @@ impl<M: Medium> Store<M> {
 
     /// Records on the media, durably, that the pool has a table of snapshots: before the first
     /// entry. The table is all zeros since the pool was formatted.
-    fn begin_snapshots(&self) {
+    pub fn begin_snapshots(&self) {
         self.begin_sharing();
         if namespace::may_have_snapshots(&self.medium) {
             return;
@@ -372,7 +388,7 @@ impl<M: Medium> Store<M> {
             return Err(Errno::OPNOTSUPP);
         }
         self.check_writable()?;
-        check_snapshot_name(name).map_err(|_| Errno::INVAL)
+        if is_snapshot_entry(name) { Ok(()) } else { Err(Errno::INVAL) }
     }
 }
 
@@ -395,7 +411,7 @@ impl<M: Medium> Files<M> {
         // Nothing that a snapshot holds becomes free meanwhile.
         let _lock = self.v.snapshots.hold(&self.v, 0)?;
         let mut all = entries(&self.medium);
-        all.retain(|entry| entry.check(self.bytes).is_ok());
+        all.retain(|entry| entry.is_listed(self.bytes));
         all.sort_by_key(|entry| entry.content.created.get());
         let held = |some: &[TableEntry]| self.held_blocks(some).map(|blocks| Some(blocks * BLOCK));
         let one = |entry: &TableEntry| Ok(describe(entry, held(std::slice::from_ref(entry))?));
@@ -405,7 +421,7 @@ impl<M: Medium> Files<M> {
     /// Implements [`namespace::Files::create_snapshot`].
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
         self.check_may_change(name)?;
-        if entries(&self.medium).iter().any(|entry| entry.name() == name) {
+        if entries(&self.medium).iter().any(|entry| entry.name() == name) || self.has_branch(name) {
             return Err(Errno::EXIST);
         }
         self.begin_snapshots();
@@ -414,7 +430,8 @@ impl<M: Medium> Files<M> {
         // snapshots-N5.
         self.settle();
         let inodes = self.v.inode_slots();
-        let source = |number| self.present_inode(number);
+        let tree = self.inodes_of_tree()?;
+        let source = |number| self.present_inode(number, tree.as_ref());
         self.transact(self.blocks_to_copy(inodes, &source)?, KEEP, |txn| {
             let root = self.copy_inodes(txn, inodes, &source)?;
             let now = self.now().0 as u64;
@@ -451,6 +468,7 @@ impl<M: Medium> Files<M> {
         if entry.inodes() > inodes {
             return Err(Errno::UCLEAN);
         }
+        self.end_branches()?;
         let source = |number| self.inode_of(&entry, number);
         self.transact(self.blocks_to_copy(inodes, &source)?, 0, |txn| {
             let root = self.copy_inodes(txn, inodes, &source)?;

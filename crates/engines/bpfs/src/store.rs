@@ -250,6 +250,13 @@ impl<M: Medium> Storage for Store<M> {
         self.trees.is_backed()
     }
 
+    fn branches_dir(&self) -> Option<Ino> {
+        match self.snapshot.get() {
+            Some(_) => None,
+            None => namespace::branches_dir(&self.medium),
+        }
+    }
+
     fn absent_root(&self, size: u64) -> u64 {
         match size {
             0 => 0,

@@ -9,7 +9,8 @@ use bpfs::Bpfs;
 use modelfs::ModelFs;
 use pmem::{Lock, Medium as _, Region};
 use pool::{
-    CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, PoolInfo, Snapshot,
+    BranchInfo, CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, PoolInfo,
+    Snapshot,
 };
 use scmfs::Scmfs;
 use std::io;
@@ -219,6 +220,45 @@ pub fn snapshots(region: &Region) -> Result<Vec<Snapshot>, Error> {
     match layout(region)? {
         Layout::Bpfs => bpfs::snapshots(region),
         Layout::Scmfs | Layout::Model => Ok(Vec::new()),
+    }
+}
+
+/// Returns the branches of the pool in `region`, which other processes may use, in the order of
+/// their names. Pools of layouts without branches have none.
+///
+/// # Errors
+/// [`Error::NotAPool`], [`Error::Unusable`].
+pub fn branches(region: &Region) -> Result<Vec<BranchInfo>, Error> {
+    match layout(region)? {
+        Layout::Bpfs => bpfs::branches(region),
+        Layout::Scmfs | Layout::Model => Ok(Vec::new()),
+    }
+}
+
+/// Opens a branch of the pool in `region` together with other processes, as [`attach`]. It stays
+/// while it is open.
+///
+/// # Errors
+/// As [`attach`]; `ENOENT` if there is no such branch, `EBUSY` if it is being removed,
+/// `EOPNOTSUPP` if the layout has no branches.
+pub fn attach_branch(
+    region: Region,
+    name: &str,
+    options: &MountOptions,
+) -> Result<Arc<dyn Engine>, Error> {
+    if !branches(&region)?.iter().any(|branch| branch.name == name && branch.is_finished) {
+        return Err(Errno::NOENT.into());
+    }
+    if !region.lock_part(pool::branch_part(name), Lock::Shared)? {
+        return Err(Errno::BUSY.into());
+    }
+    match layout_for(&region, options)? {
+        Layout::Bpfs => {
+            let place = bpfs::place(&region)?;
+            let pool = Bpfs::attach(region, &place, options)?;
+            Ok(Arc::new(bpfs::Branch::open(pool, name)?))
+        }
+        Layout::Scmfs | Layout::Model => Err(Errno::OPNOTSUPP.into()),
     }
 }
 

@@ -119,6 +119,13 @@ holes. GNU tar extracts it: `tar --xattrs --xattrs-include='*' -xpf`. Sockets ar
         #[command(subcommand)]
         command: crate::snapshot::SnapshotCommand,
     },
+    /// Work on copies of a pool's tree that share its contents: create, list, commit and discard
+    /// branches.
+    Branch {
+        /// The command.
+        #[command(subcommand)]
+        command: crate::branch::BranchCommand,
+    },
     /// Show the counters of a mount's server.
     #[command(after_help = "\
 Example: keepstone stats /mnt --json

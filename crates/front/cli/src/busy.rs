@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::locks::LockFiles;
+use crate::pool;
 use crate::shown;
 
 /// Most users that a message names.
@@ -88,7 +89,8 @@ fn holder(pid: u32, pool: &Path) -> Holder {
     let who = format!("{} (pid {pid})", name(&process));
     let table = fs::read(process.join("mountinfo")).unwrap_or_default();
     let mut mounts = fuse::mounts_in(&table).into_iter().rev();
-    let mounted = mounts.find(|mount| mount.claims_keepstone() && mount.source == pool);
+    let is_of_pool = |mount: &fuse::MountEntry| pool::of_source(mount.source.clone()) == pool;
+    let mounted = mounts.find(|mount| mount.claims_keepstone() && is_of_pool(mount));
     let (Some(mount), "keepstone") = (mounted, &*name(&process)) else {
         return Holder { serves: false, what: format!("{who}; end it, then try again") };
     };
@@ -103,7 +105,8 @@ fn holder(pid: u32, pool: &Path) -> Holder {
     } else {
         format!("{who}, mounted on {dir}; unmount it (`keepstone umount {dir}`), then try again")
     };
-    Holder { serves: true, what }
+    // The server of a branch or snapshot does not serve the pool's own tree.
+    Holder { serves: mount.source == pool, what }
 }
 
 /// Returns the name of a process in `/proc`.

@@ -14,7 +14,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use fuse::MountEntry;
 use indicatif::{ProgressBar, ProgressStyle};
-use pmem::{Access, Lock, OpenOptions};
 use rustix::fs::Access as Permission;
 use serde::Serialize;
 use vfs::{Cloned, Errno, FileSystem, Ino};
@@ -47,17 +46,14 @@ struct Places {
 pub fn run(args: &CloneArgs, json: bool) -> Result<ExitCode> {
     let places = Places::find(args)?;
     let mount = &places.mount;
-    let (info, _) = pool::info(&mount.source)?;
+    let (info, _) = pool::info(&pool::of_source(mount.source.clone()))?;
     if info.has_backing_store {
         bail!(
             "{}: the files of a cache cannot share blocks; copy them with `cp -a`",
             mount.dir.display()
         );
     }
-    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
-    let region = pool::open(&mount.source, &options, Access::ReadWrite)?;
-    let fs = engines::attach(region, &::pool::MountOptions::default())
-        .with_context(|| mount.source.display().to_string())?;
+    let fs = pool::attach(&mount.source)?;
     let cloned = clone(&*fs, &places);
     let cloned = cloned.and_then(|cloned| fs.sync().map(|()| cloned));
     let shared = fs.limits().clones;

@@ -25,6 +25,8 @@ struct Info {
     cache_of: Option<String>,
     /// The names of the pool's snapshots, the oldest first.
     snapshots: Vec<String>,
+    /// The names of the pool's branches.
+    branches: Vec<String>,
     /// The time at which operations are durable: `journal` or `ordered`. Null if the pool is not
     /// mounted.
     durability: Value,
@@ -58,6 +60,12 @@ fn snapshots(path: &Path) -> Result<Vec<String>> {
     Ok(all.into_iter().map(|snapshot| snapshot.name).collect())
 }
 
+/// Returns the names of a pool's branches.
+fn branches(path: &Path) -> Result<Vec<String>> {
+    let all = engines::branches(&pool::open_to_look(path)?)?;
+    Ok(all.into_iter().map(|branch| branch.name).collect())
+}
+
 pub fn run(args: &InfoArgs, json: bool) -> Result<ExitCode> {
     let path = pool::absolute(&args.pool)?;
     let (info, domain) = pool::info(&path)?;
@@ -78,6 +86,7 @@ pub fn run(args: &InfoArgs, json: bool) -> Result<ExitCode> {
             .then(|| stats["dir"].as_str().map(str::to_owned))
             .flatten(),
         snapshots: snapshots(&path)?,
+        branches: branches(&path)?,
         durability: match &mut stats {
             stats if stats["cache"].is_object() => stats["cache"]["mode"].clone(),
             stats => stats["durability"].take(),
@@ -101,7 +110,7 @@ pub fn run(args: &InfoArgs, json: bool) -> Result<ExitCode> {
         Value::String(mode) => mode.clone(),
         _ => "as the next mount says".to_owned(),
     };
-    let listed = match report.snapshots.as_slice() {
+    let listed = |names: &[String]| match names {
         [] => "none".to_owned(),
         names => names.join(", "),
     };
@@ -115,7 +124,8 @@ pub fn run(args: &InfoArgs, json: bool) -> Result<ExitCode> {
         ("mounted", mounted),
         ("durability", durability),
         ("cache of", cache_of),
-        ("snapshots", listed),
+        ("snapshots", listed(&report.snapshots)),
+        ("branches", listed(&report.branches)),
     ]);
     Ok(ExitCode::SUCCESS)
 }

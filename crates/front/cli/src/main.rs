@@ -11,6 +11,7 @@ mod attach;
 mod background;
 mod bdev;
 mod bench;
+mod branch;
 mod busy;
 mod check;
 mod clone;
@@ -114,6 +115,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::ClonePool(args) => clone_pool::run(args, cli.json),
         CliCommand::Export(args) => export::run(args, cli.json),
         CliCommand::Snapshot { command } => snapshot::run(command, cli.json),
+        CliCommand::Branch { command } => branch::run(command, cli.json),
         CliCommand::Stats(args) => stats::run(args, cli.json),
         CliCommand::Top(args) => top::run(args, cli.json),
         CliCommand::Run(RunCommand::Run(args)) => run::run(args, cli.json),

@@ -9,6 +9,7 @@ use rustix::fs::{AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
 use crate::locks::LockFiles;
+use crate::pool;
 
 /// The reason why a mount cannot be served, and a remedy.
 #[derive(Debug)]
@@ -43,7 +44,9 @@ pub fn of_dir(dir: &Path) -> Option<Obstacle> {
 }
 
 fn of_mount(mount: &MountEntry, mounts: &[MountEntry], locks: &LockFiles) -> Option<Obstacle> {
-    let (dir, pool) = (mount.dir.display(), mount.source.display());
+    // Of a branch, too.
+    let file = pool::of_source(mount.source.clone());
+    let (dir, pool) = (mount.dir.display(), file.display());
     let obstacle =
         |why: String, remedy: String| Some(Obstacle { dir: mount.dir.clone(), why, remedy });
     if mount.is_of_another() {
@@ -55,7 +58,7 @@ fn of_mount(mount: &MountEntry, mounts: &[MountEntry], locks: &LockFiles) -> Opt
             remedy,
         );
     }
-    if is_on_server(&mount.source, mounts) {
+    if is_on_server(&file, mounts) {
         return None;
     }
     if mount.options.split(',').any(|option| option == "ro") {
@@ -63,7 +66,7 @@ fn of_mount(mount: &MountEntry, mounts: &[MountEntry], locks: &LockFiles) -> Opt
             "mount it without `-o ro`, if programs are to use the pool directly".to_owned();
         return obstacle("mounted read-only".to_owned(), remedy);
     }
-    let holders = locks.on(&mount.source);
+    let holders = locks.on(&file);
     if holders.iter().any(|lock| lock.exclusive) {
         let why = "the mount has the pool for itself".to_owned();
         let remedy = format!(
@@ -72,7 +75,7 @@ fn of_mount(mount: &MountEntry, mounts: &[MountEntry], locks: &LockFiles) -> Opt
         return obstacle(why, remedy);
     }
     let may = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
-    match accessat(CWD, &mount.source, may, AtFlags::EACCESS) {
+    match accessat(CWD, &file, may, AtFlags::EACCESS) {
         Err(Errno::ACCESS) => {
             let user = rustix::process::geteuid().as_raw();
             let group = rustix::process::getegid().as_raw();

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::pool::PoolInfo;
-use anyhow::{Context as _, Result, anyhow};
+use ::pool::{Engine, MountOptions, PoolInfo};
+use anyhow::{Context as _, Result, anyhow, bail};
 use fuse::MountEntry;
 use pmem::{Access, Domain, Lock, Medium as _, OpenOptions, Region};
 use serde::{Deserialize, Serialize};
@@ -78,6 +79,21 @@ pub fn absolute_with_snapshot(name: &Path) -> Result<(PathBuf, Option<String>)> 
     }
 }
 
+/// As [`absolute`], for a command on the pool's own tree: the mount point of a snapshot or branch is
+/// refused.
+pub fn absolute_of_tree(name: &Path) -> Result<PathBuf> {
+    let path = absolute(name)?;
+    match fuse::mount_at(&std::path::absolute(name)?)? {
+        Some(mount) if mount.is_keepstone() && mount.source != path => bail!(
+            "{}: {} is mounted there; the command works on the tree of a pool, so name {}",
+            name.display(),
+            mount.source.display(),
+            path.display()
+        ),
+        _ => Ok(path),
+    }
+}
+
 /// Splits POOL@NAME.
 fn split_snapshot(name: &Path) -> Option<(PathBuf, String)> {
     let (pool, snapshot) = name.to_str()?.rsplit_once('@')?;
@@ -119,6 +135,20 @@ pub fn open(pool: &Path, options: &OpenOptions, access: Access) -> Result<Region
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Joins the processes that use a pool, as a program under `keepstone run` does, by the source of
+/// a mount: a pool, or a branch of it.
+pub fn attach(source: &Path) -> Result<Arc<dyn Engine>> {
+    let pool = of_source(source.to_owned());
+    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
+    let region = open(&pool, &options, Access::ReadWrite)?;
+    let mounting = MountOptions::default();
+    let attached = match split_snapshot(source).filter(|(of, _)| *of == pool) {
+        Some((_, branch)) => engines::attach_branch(region, &branch, &mounting),
+        None => engines::attach(region, &mounting),
+    };
+    attached.with_context(|| source.display().to_string())
 }
 
 /// Opens a pool read-only and without a lock, mounted or not.

@@ -159,8 +159,18 @@ fn join(pool: &Path, device: u64) -> Result<(Arc<dyn Engine>, Option<RawFd>), Re
 pub fn open(pool: &Path) -> Result<Arc<dyn Engine>, Refused> {
     let lock = Some(pmem::Lock::Shared);
     let options = pmem::OpenOptions { lock, ..pmem::OpenOptions::default() };
-    let region = options.open(pool, pmem::Access::ReadWrite)?;
-    let fs = engines::attach(region, &MountOptions::default())?;
+    let region = options.open(pool, pmem::Access::ReadWrite);
+    let fs = match (region, branch_of(pool)) {
+        (Err(missing), Some((pool, name))) if is_missing(&missing) => {
+            let region = options.open(pool, pmem::Access::ReadWrite)?;
+            match engines::attach_branch(region, name, &MountOptions::default()) {
+                // The mount of a snapshot.
+                Err(::pool::Error::Errno(Errno::NOENT)) => return Err(missing.into()),
+                attached => attached?,
+            }
+        }
+        (region, _) => engines::attach(region?, &MountOptions::default())?,
+    };
     if takes_too_much() {
         return Err(
             "it would take more than half of the address space that is allowed (`ulimit -v`)"
@@ -168,6 +178,17 @@ pub fn open(pool: &Path) -> Result<Arc<dyn Engine>, Refused> {
         );
     }
     Ok(fs)
+}
+
+/// Returns whether there is no such file.
+fn is_missing(err: &pmem::Error) -> bool {
+    matches!(err, pmem::Error::Io { source, .. } if source.kind() == ErrorKind::NotFound)
+}
+
+/// Splits the source of the mount of a branch, POOL@NAME.
+fn branch_of(source: &Path) -> Option<(&Path, &str)> {
+    let (pool, name) = source.to_str()?.rsplit_once('@')?;
+    ::pool::check_branch_name(name).is_ok().then_some((Path::new(pool), name))
 }
 
 /// Checks whether the current mappings leave the program less than half of its limit on address

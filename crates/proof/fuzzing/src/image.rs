@@ -95,6 +95,7 @@ fn image(layout: Layout, sound: &[u8], bytes: &[u8]) {
         return;
     }
     let _ = engines::info(&region);
+    let _ = (engines::snapshots(&region), engines::branches(&region));
     let check =
         |repair| engines::check(&region, &CheckOptions { repair, threads: Some(1) }, &|_, _| {});
     let Ok(report) = check(false) else { return };

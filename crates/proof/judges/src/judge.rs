@@ -5,7 +5,7 @@
 use crate::backed;
 use crate::blocks;
 use crate::bpfs::snapshots::{self, Snapshotted};
-use crate::bpfs::{self, Bpfs, Ordered, shared};
+use crate::bpfs::{self, Bpfs, Ordered, branches, commands, shared};
 use crate::caches;
 use crate::lent::{LentBpfs, LentScmfs};
 use crate::modelfs::ModelFs;
@@ -236,9 +236,16 @@ fn with_shared_blocks() -> Result<Vec<Hunt>, String> {
 /// The families of BPFS with snapshots: commands on a whole pool, then changes of what a snapshot
 /// shows.
 fn with_snapshots() -> Result<Vec<Hunt>, String> {
-    let mut hunts = vec![whole("commands of snapshots".to_owned(), |_| {
-        of_stats(snapshots::explore_commands(Semantics::Adr))
-    })];
+    let mut hunts = vec![
+        whole("commands of snapshots".to_owned(), |_| {
+            let runs = snapshots::command_runs();
+            of_stats(runs.and_then(|runs| commands::explore_all(runs, Semantics::Adr)))
+        }),
+        whole("commands of branches".to_owned(), |_| {
+            let runs = branches::command_runs();
+            of_stats(runs.and_then(|runs| commands::explore_all(runs, Semantics::Adr)))
+        }),
+    ];
     for base in snapshots::bases()? {
         let bases: Pools = [base].into();
         for (mode, way) in [(DurabilityMode::Journal, ""), (DurabilityMode::Ordered, ORDERED)] {

@@ -195,6 +195,22 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Err(Errno::OPNOTSUPP)
     }
 
+    /// Implements [`pool::Engine::branches_dir`].
+    fn branches_dir(&self, _creates: bool) -> Result<Option<Ino>> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`pool::Engine::commit_branch`], while no other thread is inside an operation.
+    /// The derived state is wrong afterwards.
+    fn commit_branch(&self, _name: &str, _base: &str) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`pool::Engine::clone_from_snapshot`].
+    fn clone_from_snapshot(&self, _name: &str, _from: Ino, _to: Ino) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// Makes the state of a pool that no other process uses the one of a snapshot. The derived
     /// state is wrong afterwards.
     fn roll_back(&self, _name: &str) -> Result<()> {

@@ -29,6 +29,8 @@ mod apart;
 mod attr;
 mod backed;
 mod backed_pool;
+mod branch;
+mod branches;
 mod check;
 pub mod derived;
 mod dir;
@@ -57,6 +59,8 @@ mod xattr;
 
 pub use apart::ApartRuns;
 pub use backed::loaded_attributes;
+pub use branch::Branch;
+pub use branches::InodeSet;
 pub use check::check;
 pub use dir::{Chain, RawEntry};
 pub use dirty::DirtyCounts;
@@ -72,9 +76,9 @@ pub use scan::{Scan, ScanOptions};
 pub use snapshots::roll_back;
 pub use store::{Change, MODIFIED, Storage, report};
 pub use superblock::{
-    Format, INODE_ROOT, INODE_SIZE, POOL_RESIZED, POOL_SHARED, POOL_SNAPSHOTS, POOL_USAGE,
-    Superblock, fnv1a, is_thin, may_have_snapshots, may_share, shared_word, snapshots_word,
-    version,
+    Format, INODE_ROOT, INODE_SIZE, POOL_BRANCHES, POOL_RESIZED, POOL_SHARED, POOL_SNAPSHOTS,
+    POOL_USAGE, Superblock, branches_dir, branches_word, fnv1a, is_thin, may_have_snapshots,
+    may_share, shared_word, snapshots_word, version,
 };
 pub use tables::{
     CLEAN, DirBlock, DirState, EntryPos, HeldRecord, MAY_BE_ABSENT, MAY_BE_CAPABLE, Memory,

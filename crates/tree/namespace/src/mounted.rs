@@ -491,6 +491,22 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
         self.delete_unmounted_snapshot(name)
     }
 
+    fn branches_dir(&self, creates: bool) -> Result<Option<Ino>> {
+        Self::branches_dir(self, creates)
+    }
+
+    fn commit_branch(&self, name: &str, base: &str) -> Result<()> {
+        self.commit_unmounted_branch(name, base)
+    }
+
+    fn clone_from_snapshot(&self, name: &str, from: Ino, to: Ino) -> Result<()> {
+        Self::clone_from_snapshot(self, name, from, to)
+    }
+
+    fn content_id(&self, ino: Ino) -> Result<u64> {
+        Self::content_id(self, ino)
+    }
+
     fn put_read_buf(&self) {
         Self::put_read_buf(self);
     }

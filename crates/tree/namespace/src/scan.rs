@@ -4,7 +4,7 @@
 //! The scan starts with the inode file and follows valid references: directories, in parallel, then
 //! the inodes that their entries name. Everything is checked before it is trusted:
 //!
-//! - scan-S3: a directory has one name; the root has none.
+//! - scan-S3: a directory has one name; the root and the directory of branches have none.
 //! - scan-S4: a directory's block is a chain of sound entries, each name appears once.
 //! - scan-S5: content beyond a file's end is left over from a crash, and so is an entry whose inode
 //!   was never completed (dir-D4). They are not in use, and are cleared.
@@ -195,6 +195,14 @@ impl<S: Storage> Core<S> {
             }
             _ => scan.problem(root, "the inode file does not hold it".into(), None),
         }
+        // Before its entries could be found by another name.
+        if let Some(dir) = self.scan_branches_dir(scan)
+            && let Ok(v) = self.tables().vinode(dir)
+        {
+            self.tables().mark_inode(dir);
+            self.adopt_inode(scan, Some(&queue), dir, v, 0);
+            v.parent.store(ROOT.0 as u32, Relaxed);
+        }
         std::thread::scope(|s| {
             for _ in 1..threads {
                 s.spawn(|| self.help_scan(scan, &queue, progress));
@@ -377,6 +385,9 @@ impl<S: Storage> Core<S> {
                 "it names inode {}, which no {kind:?} can be: mode {mode:#o}, size {size}",
                 ino.0
             ));
+        }
+        if let Some(what) = self.branch_problem(dir, name, kind) {
+            return bad(what);
         }
         // Each name appears once (scan-S4).
         if self.find_name(dir, name).is_some() {

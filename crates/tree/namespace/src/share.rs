@@ -64,6 +64,10 @@ impl<S: Storage> SharedPool for Core<S> {
         Storage::clear_deferred(&self.0);
     }
 
+    fn defer_used(&self) {
+        self.tables().defer_used();
+    }
+
     fn make_space(&self) -> Result<bool> {
         Ok(self.provision_demand()? || Storage::make_space(&self.0)?)
     }

@@ -6,6 +6,7 @@ use crate::mounted::Pool;
 use crate::store::Storage;
 use pmem::{Lock, Region};
 use pool::{Error, MountOptions, Snapshots};
+use std::ops::Range;
 use vfs::{Errno, Result};
 
 impl<F: Files> Pool<F> {
@@ -22,7 +23,7 @@ impl<F: Files> Pool<F> {
     /// # Errors
     /// Those of [`pool::Engine::create_snapshot`].
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
-        self.files.alone(|| self.files.create_snapshot(name))
+        self.files.alone(|_| self.files.create_snapshot(name))
     }
 
     /// As [`pool::Engine::delete_snapshot`], of a snapshot that is not mounted.
@@ -37,13 +38,25 @@ impl<F: Files> Pool<F> {
 impl<F: Files<Storage: Storage<Medium = Region>>> Pool<F> {
     /// Implements [`pool::Engine::delete_snapshot`].
     pub(crate) fn delete_unmounted_snapshot(&self, name: &str) -> Result<()> {
-        let (region, part) = (self.files.medium().0, pool::snapshot_part(name));
+        self.while_unmounted(pool::snapshot_part(name), || self.delete_snapshot(name))
+    }
+}
+
+impl<F: Files<Storage: Storage<Medium = Region>>> Pool<F> {
+    /// Implements [`pool::Engine::commit_branch`].
+    pub(crate) fn commit_unmounted_branch(&self, name: &str, base: &str) -> Result<()> {
+        self.while_unmounted(pool::branch_part(name), || self.commit_branch(name, base))
+    }
+
+    /// Runs a function while no process relies on a part of the pool ([`Region::lock_part`]).
+    fn while_unmounted(&self, part: Range<u32>, f: impl FnOnce() -> Result<()>) -> Result<()> {
+        let region = self.files.medium().0;
         if !region.lock_part(part.clone(), Lock::Exclusive).map_err(|_| Errno::IO)? {
             return Err(Errno::BUSY);
         }
-        let deleted = self.delete_snapshot(name);
+        let done = f();
         let _ = region.lock_part(part, Lock::None);
-        deleted
+        done
     }
 }
 

@@ -5,6 +5,7 @@ use crate::layout::BLOCK;
 use crate::tables::Tables;
 use arena::Census;
 use pool::FreeSpace;
+use std::ops::Range;
 
 impl Tables {
     /// Sets the number of free blocks after a scan marked those in use.
@@ -48,6 +49,26 @@ impl Tables {
             cleared += 1;
         });
         self.give_back(cleared);
+    }
+
+    /// Defers all blocks in use, if readers without a copy may be reading some: the state is derived
+    /// again, and blocks to which nothing leads any more must not be free before these readers are
+    /// done ([`recover_pins`](Self::recover_pins)).
+    pub(crate) fn defer_used(&self) {
+        if !self.pins().any(&self.arena) {
+            return;
+        }
+        let mut next = 0;
+        let defer = |used: Range<u64>| {
+            for block in used {
+                self.pins().defer(&self.arena, &[block]);
+            }
+        };
+        self.blocks.each_clear_run(&self.arena, |free| {
+            defer(next..free.start);
+            next = free.end;
+        });
+        defer(next..self.blocks.len());
     }
 
     /// Claims the blocks again that readers without a copy, who are in the `census`, may be

@@ -61,6 +61,12 @@ pub trait Storage: Sized + Send + Sync {
         false
     }
 
+    /// Returns the directory of branches ([`crate::branches`]), if the pool has one.
+    #[inline]
+    fn branches_dir(&self) -> Option<Ino> {
+        None
+    }
+
     /// Returns whether a file has content that is not marked clean.
     fn has_dirty_content(&self, _v: &VInode) -> Result<bool> {
         Ok(false)

@@ -5,7 +5,7 @@ use crate::layout::{BLOCK, BlockNo, InodeRecord, STATE_NAMES_ABSENT};
 use pmem::{Fenced, Medium, Pm, PmOff};
 use pool::{Error, FormatOptions, LABEL_MAX, PoolInfo};
 use std::mem::offset_of;
-use vfs::{ROOT, Timestamp};
+use vfs::{Ino, ROOT, Timestamp};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -26,6 +26,9 @@ pub const POOL_SHARED: PmOff = PmOff::new(96);
 /// The place of the word that tells that the pool has a table of snapshots: the one behind it.
 pub const POOL_SNAPSHOTS: PmOff = PmOff::new(104);
 
+/// The place of the word that leads to the directory of branches: the one behind it.
+pub const POOL_BRANCHES: PmOff = PmOff::new(112);
+
 /// Block 0.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -43,7 +46,8 @@ pub struct Superblock {
     /// Identity of the pool.
     pub uuid: [u8; 16],
     /// FNV-1a of all fields except the place and size of the inodes, the last usage, the new size,
-    /// the sharing of blocks and the table of snapshots, computed with this field zero.
+    /// the sharing of blocks, the table of snapshots and the branches, computed with this field
+    /// zero.
     pub checksum: U64,
     /// Properties: bits of `flags`.
     pub flags: U64,
@@ -59,7 +63,9 @@ pub struct Superblock {
     pub shared: U64,
     /// `Superblock::snapshots_word` if the pool has a table of snapshots, else 0.
     pub snapshots: U64,
-    reserved: [u8; 16],
+    /// `Superblock::branches_word` if the pool has a directory of branches, else 0.
+    pub branches: U64,
+    reserved: [u8; 8],
     /// Name given by the user, padded with zeros.
     pub label: [u8; LABEL_MAX],
 }
@@ -75,6 +81,7 @@ const _: () = {
     assert!(offset_of!(Superblock, resized) as u64 == POOL_RESIZED.get());
     assert!(offset_of!(Superblock, shared) as u64 == POOL_SHARED.get());
     assert!(offset_of!(Superblock, snapshots) as u64 == POOL_SNAPSHOTS.get());
+    assert!(offset_of!(Superblock, branches) as u64 == POOL_BRANCHES.get());
 };
 
 /// Bits of [`Superblock::flags`].
@@ -101,7 +108,7 @@ pub struct Format {
     /// The first version whose superblocks have the word at [`POOL_USAGE`].
     pub usage_since: Option<u32>,
     /// Whether files can share blocks ([`POOL_SHARED`]), and pools have snapshots
-    /// ([`POOL_SNAPSHOTS`]).
+    /// ([`POOL_SNAPSHOTS`]) and branches ([`POOL_BRANCHES`]).
     pub shares: bool,
     /// Smallest and largest region, in bytes.
     pub bytes: (u64, u64),
@@ -145,6 +152,17 @@ pub fn may_share(medium: &Pm<impl Medium>) -> bool {
     medium.load_u64(POOL_SHARED) != 0
 }
 
+/// Returns the word at [`POOL_BRANCHES`] of a pool whose directory of branches is this inode.
+pub fn branches_word(medium: &Pm<impl Medium>, dir: Ino) -> u64 {
+    superblock(medium).branches_word(dir.0)
+}
+
+/// Returns the directory of branches, if the pool has one. Its superblock was loaded before.
+pub fn branches_dir(medium: &Pm<impl Medium>) -> Option<Ino> {
+    let number = medium.load_u64(POOL_BRANCHES) & LOW_HALF;
+    (number != 0).then_some(Ino(number))
+}
+
 /// The place of the flags.
 const FLAGS: PmOff = PmOff::new(offset_of!(Superblock, flags) as u64);
 
@@ -163,10 +181,16 @@ impl Superblock {
     /// half the upper half of the FNV-1a of the UUID and the number. So one word commits a new
     /// size.
     pub fn resized_word(&self, blocks: u64) -> u64 {
-        let mut bytes = [0; 24];
-        bytes[..16].copy_from_slice(&self.uuid);
-        bytes[16..].copy_from_slice(&blocks.to_le_bytes());
-        fnv1a(&bytes) & !BLOCKS_MASK | blocks & BLOCKS_MASK
+        self.marker(&blocks.to_le_bytes()) & !LOW_HALF | blocks & LOW_HALF
+    }
+
+    /// Returns the word of a pool whose directory of branches is the inode of this number, which is
+    /// in the lower half. The upper half is the one of the FNV-1a of the UUID, the number in four
+    /// bytes, and `BRAN`.
+    fn branches_word(&self, number: u64) -> u64 {
+        let mut what = *b"\0\0\0\0BRAN";
+        what[..4].copy_from_slice(&(number as u32).to_le_bytes());
+        self.marker(&what) & !LOW_HALF | number & LOW_HALF
     }
 
     /// Returns the word of a pool whose files may share blocks: the FNV-1a of the UUID and
@@ -197,8 +221,9 @@ fn check_label(label: &str) -> Result<(), Error> {
     }
 }
 
-/// The bits of [`Superblock::resized`] with the number of blocks.
-const BLOCKS_MASK: u64 = u32::MAX as u64;
+/// The bits of [`Superblock::resized`] with the number of blocks, and of [`Superblock::branches`]
+/// with the number of an inode.
+const LOW_HALF: u64 = u32::MAX as u64;
 
 impl Format {
     /// Returns whether pools of a version record how they were last used.
@@ -215,6 +240,7 @@ impl Format {
         s.resized.set(0);
         s.shared.set(0);
         s.snapshots.set(0);
+        s.branches.set(0);
         if self.has_usage(sb.version.get()) {
             s.usage.set(0);
         }
@@ -259,7 +285,7 @@ impl Format {
             ));
         }
         if sb.resized.get() != 0 {
-            let blocks = sb.resized.get() & BLOCKS_MASK;
+            let blocks = sb.resized.get() & LOW_HALF;
             if sb.resized.get() != sb.resized_word(blocks) {
                 return unusable("the word with its new size is damaged");
             }
@@ -275,6 +301,10 @@ impl Format {
         let snapshots = sb.snapshots.get();
         if snapshots != 0 && (!shares || snapshots != sb.snapshots_word()) {
             return unusable("the word that tells whether it has snapshots is damaged");
+        }
+        let branches = sb.branches.get();
+        if branches != 0 && (snapshots == 0 || branches != sb.branches_word(branches & LOW_HALF)) {
+            return unusable("the word that leads to its branches is damaged");
         }
         let blocks = sb.blocks.get();
         if !(least / BLOCK..=most / BLOCK).contains(&blocks) || blocks * BLOCK > medium.len() {
@@ -306,13 +336,16 @@ impl Format {
             sb.label[..label.len()].copy_from_slice(label.as_bytes());
         }
         if sb.resized.get() != 0 {
-            sb.resized.set(sb.resized_word(sb.resized.get() & BLOCKS_MASK));
+            sb.resized.set(sb.resized_word(sb.resized.get() & LOW_HALF));
         }
         if sb.shared.get() != 0 {
             sb.shared.set(sb.shared_word());
         }
         if sb.snapshots.get() != 0 {
             sb.snapshots.set(sb.snapshots_word());
+        }
+        if sb.branches.get() != 0 {
+            sb.branches.set(sb.branches_word(sb.branches.get() & LOW_HALF));
         }
         sb.checksum.set(self.checksum(&sb));
         Ok(sb.as_bytes().to_vec())

@@ -103,6 +103,48 @@ pub trait Engine: FileSystem + MountEvents + Processes {
         Err(vfs::Errno::OPNOTSUPP)
     }
 
+    /// Returns the directory of branches: each directory in it is the root of a branch, by its
+    /// name, or by one that [`split_branch`](crate::split_branch) knows. Ordinary calls make and
+    /// remove them. `None` if the pool has no such directory, unless `creates`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the pool can have no branches; those of [`FileSystem::create`].
+    fn branches_dir(&self, _creates: bool) -> Result<Option<Ino>> {
+        Err(vfs::Errno::OPNOTSUPP)
+    }
+
+    /// Makes a branch the tree of the pool, in one step. The tree before loses its names:
+    /// open files live on until they are closed. Operations of all processes wait meanwhile. In a
+    /// pool of one process, the pool has to be opened again afterwards.
+    ///
+    /// # Errors
+    /// `EAGAIN` if the tree of the pool differs from the snapshot `base`; `EBUSY` if the branch is
+    /// mounted; `ENOENT` if there is no such branch or snapshot, `EOPNOTSUPP` if the pool can have
+    /// none.
+    fn commit_branch(&self, _name: &str, _base: &str) -> Result<()> {
+        Err(vfs::Errno::OPNOTSUPP)
+    }
+
+    /// Makes a file have the content of a file in a snapshot of the pool, by sharing it, in one
+    /// step. `from` is the inode number in the snapshot.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such snapshot, `ESTALE` if it has no such inode; those of
+    /// [`FileSystem::clone_range`].
+    fn clone_from_snapshot(&self, _name: &str, _from: Ino, _to: Ino) -> Result<()> {
+        Err(vfs::Errno::OPNOTSUPP)
+    }
+
+    /// Returns a number for the content of a file. Two files of a pool, also in snapshots and
+    /// branches of it, that have the same number and size have the same content. The reverse need
+    /// not hold. Any change of the content may let another file have the number.
+    ///
+    /// # Errors
+    /// As [`FileSystem::read`]; `EOPNOTSUPP` if the engine has no such numbers.
+    fn content_id(&self, _ino: Ino) -> Result<u64> {
+        Err(vfs::Errno::OPNOTSUPP)
+    }
+
     /// Returns the pool as one with a backing store; `None` if it has none.
     fn backed(&self) -> Option<&dyn Backed> {
         None

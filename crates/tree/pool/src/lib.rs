@@ -25,5 +25,7 @@ pub use prealloc::Prealloc;
 pub use report::{CheckReport, FreeSpace, MountReport, PoolInfo, label};
 pub use shared::{handle_fault, is_mapped, place, remove_abandoned};
 pub use snapshots::{
-    ALL_SNAPSHOTS, SNAPSHOT_NAME_MAX, Snapshot, Snapshots, check_snapshot_name, snapshot_part,
+    ALL_SNAPSHOTS, BRANCH_NAME_MAX, BranchInfo, SNAPSHOT_NAME_MAX, Snapshot, Snapshots,
+    base_of_branch, branch_of_snapshot, branch_part, branches_part, check_branch_name,
+    check_snapshot_name, is_snapshot_entry, later_of_branch, snapshot_part, split_branch,
 };

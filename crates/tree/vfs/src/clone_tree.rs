@@ -65,7 +65,7 @@ pub fn clone_tree(
         Ok(_) => return Err(Errno::EXIST),
         Err(errno) => return Err(errno),
     }
-    let mut cloning = Cloning { fs, progress, done: Cloned::default(), linked: HashMap::new() };
+    let mut cloning = Cloning::new((fs, fs), None, progress);
     let attr = fs.getattr(from)?;
     match attr.kind {
         FileKind::Dir => cloning.whole_dir(&attr, to, unique)?,
@@ -83,16 +83,110 @@ pub fn clone_tree(
     Ok(cloning.done)
 }
 
+/// Gives a file the content of a file of another file system, of which it knows how.
+pub type Share<'a> = &'a dyn Fn(Ino, Ino) -> Result<()>;
+
+/// Copies names from one file system to another one, which can share contents with it. Nobody
+/// changes either meanwhile. Names of one inode become names of one inode, also of several calls.
+pub struct TreeCopy<'a>(Cloning<'a>);
+
+impl<'a> TreeCopy<'a> {
+    /// Begins to copy from the first file system to the second.
+    pub fn new(
+        between: (&'a dyn FileSystem, &'a dyn FileSystem),
+        share: Share<'a>,
+        progress: Progress<'a>,
+    ) -> Self {
+        Self(Cloning::new(between, Some(share), progress))
+    }
+
+    /// Copies all that is in a directory to one that is empty, then the attributes.
+    ///
+    /// # Errors
+    /// As [`clone_tree`].
+    pub fn fill(&mut self, from: Ino, to: Ino) -> Result<()> {
+        let attr = self.0.from.getattr(from)?;
+        self.0.fill(&attr, to)
+    }
+
+    /// Copies an inode that is no directory to a new name.
+    ///
+    /// # Errors
+    /// As [`clone_tree`].
+    pub fn copy(&mut self, from: Ino, to: (Ino, &[u8])) -> Result<()> {
+        let attr = self.0.from.getattr(from)?;
+        if attr.kind == FileKind::Dir {
+            return Err(Errno::ISDIR);
+        }
+        self.0.entry(&attr, to)?;
+        // It may have inherited some.
+        self.attributes(from, self.0.fs.peek(to.0, to.1)?.ino)
+    }
+
+    /// Makes an empty directory with the attributes of another one.
+    ///
+    /// # Errors
+    /// As [`clone_tree`].
+    pub fn empty_dir(&mut self, from: Ino, to: (Ino, &[u8])) -> Result<()> {
+        let attr = self.0.from.getattr(from)?;
+        let node = NewNode { kind: NewKind::Dir, mode: 0o700, umask: 0 };
+        let made = self.0.fs.create(&owner(&attr), to.0, to.1, &node)?.ino;
+        let done = self.attributes(from, made);
+        self.0.fs.forget(made, 1);
+        done
+    }
+
+    /// Copies the attributes of an inode to another one of its kind.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::setattr`] and [`FileSystem::setxattr`].
+    pub fn attributes(&self, from: Ino, to: Ino) -> Result<()> {
+        for name in self.0.fs.listxattr(to)? {
+            match self.0.fs.removexattr(to, &name) {
+                Ok(()) | Err(Errno::NODATA) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.0.attributes(&self.0.from.getattr(from)?, to)
+    }
+
+    /// Returns the counts so far.
+    pub fn done(&self) -> Cloned {
+        self.0.done
+    }
+}
+
 /// A clone that is being made.
 struct Cloning<'a> {
+    /// The file system of the source.
+    from: &'a dyn FileSystem,
+    /// The file system of the clone.
     fs: &'a dyn FileSystem,
+    /// How the two share contents, if they are not the same.
+    share: Option<Share<'a>>,
     progress: Progress<'a>,
     done: Cloned,
-    /// The clones of inodes with several names.
+    /// The clones of inodes with several names. Each is held.
     linked: HashMap<Ino, Ino>,
 }
 
-impl Cloning<'_> {
+impl Drop for Cloning<'_> {
+    fn drop(&mut self) {
+        for clone in self.linked.values() {
+            self.fs.forget(*clone, 1);
+        }
+    }
+}
+
+impl<'a> Cloning<'a> {
+    fn new(
+        (from, fs): (&'a dyn FileSystem, &'a dyn FileSystem),
+        share: Option<Share<'a>>,
+        progress: Progress<'a>,
+    ) -> Self {
+        Self { from, fs, share, progress, done: Cloned::default(), linked: HashMap::new() }
+    }
+
     /// Clones a directory with all below it (clone_tree-C1).
     fn whole_dir(&mut self, attr: &Attr, to: (Ino, &[u8]), unique: u64) -> Result<()> {
         let fs = self.fs;
@@ -107,9 +201,6 @@ impl Cloning<'_> {
         let result =
             result.and_then(|()| fs.rename((to.0, &name), (to.0, to.1), RenameFlags::NOREPLACE));
         fs.forget(made, 1);
-        for clone in self.linked.drain() {
-            fs.forget(clone.1, 1);
-        }
         if result.is_err() {
             // clone_tree-C4.
             let _ = remove_tree(fs, to.0, &name);
@@ -156,14 +247,14 @@ impl Cloning<'_> {
             if let Some(last) = todo.last_mut() {
                 last.2 = true;
             }
-            for name in names_in(self.fs, attr.ino)? {
-                let found = match self.fs.lookup(attr.ino, &name) {
+            for name in names_in(self.from, attr.ino)? {
+                let found = match self.from.lookup(attr.ino, &name) {
                     // It was removed meanwhile.
                     Err(Errno::NOENT) => continue,
                     found => found?,
                 };
                 let made = self.entry(&found, (dir, &name));
-                self.fs.forget(found.ino, 1);
+                self.from.forget(found.ino, 1);
                 if let Some(made) = made? {
                     todo.push((found, made, false));
                 }
@@ -214,9 +305,10 @@ impl Cloning<'_> {
     fn file(&mut self, attr: &Attr, made: Ino) -> Result<()> {
         let fs = self.fs;
         if attr.size > 0 {
-            match fs.limits().clones {
-                true => fs.clone_range((attr.ino, 0), (made, 0), 0)?,
-                false => self.copy(attr, made)?,
+            match self.share {
+                Some(share) => share(attr.ino, made)?,
+                None if fs.limits().clones => fs.clone_range((attr.ino, 0), (made, 0), 0)?,
+                None => self.copy(attr, made)?,
             }
         }
         self.attributes(attr, made)?;
@@ -256,7 +348,7 @@ impl Cloning<'_> {
         let target;
         let kind = match attr.kind {
             FileKind::Symlink => {
-                target = self.fs.readlink(attr.ino)?;
+                target = self.from.readlink(attr.ino)?;
                 NewKind::Symlink(&target)
             }
             FileKind::Fifo => NewKind::Fifo,
@@ -286,8 +378,8 @@ impl Cloning<'_> {
             ..SetAttr::default()
         };
         fs.setattr(&Caller::ROOT, made, &set)?;
-        for name in fs.listxattr(attr.ino)? {
-            match fs.getxattr(attr.ino, &name) {
+        for name in self.from.listxattr(attr.ino)? {
+            match self.from.getxattr(attr.ino, &name) {
                 // It was removed meanwhile.
                 Err(Errno::NODATA) => {}
                 value => fs.setxattr(made, &name, &value?, SetXattr::Any)?,
@@ -335,15 +427,33 @@ pub fn names_in(fs: &dyn FileSystem, dir: Ino) -> Result<Vec<Vec<u8>>> {
 }
 
 /// Removes a directory with all below it.
-fn remove_tree(fs: &dyn FileSystem, dir: Ino, name: &[u8]) -> Result<()> {
-    let entry = fs.lookup(dir, name)?;
-    let removed = names_in(fs, entry.ino).and_then(|names| {
-        names.iter().try_for_each(|below| match fs.peek(entry.ino, below)?.kind {
-            FileKind::Dir => remove_tree(fs, entry.ino, below),
-            _ => fs.unlink(entry.ino, below),
-        })
-    });
-    fs.forget(entry.ino, 1);
-    removed?;
-    fs.rmdir(dir, name)
+///
+/// # Errors
+/// Those of [`FileSystem::unlink`] and [`FileSystem::rmdir`].
+pub fn remove_tree(fs: &dyn FileSystem, dir: Ino, name: &[u8]) -> Result<()> {
+    // Directories to remove, each with its place; those below one follow it.
+    let mut pending = vec![(dir, name.to_vec(), fs.lookup(dir, name)?.ino)];
+    let mut empty = || loop {
+        let Some((dir, name, ino)) = pending.last().cloned() else { return Ok(()) };
+        let before = pending.len();
+        for below in names_in(fs, ino)? {
+            match fs.peek(ino, &below)?.kind {
+                FileKind::Dir => {
+                    let held = fs.lookup(ino, &below)?.ino;
+                    pending.push((ino, below, held));
+                }
+                _ => fs.unlink(ino, &below)?,
+            }
+        }
+        if pending.len() == before {
+            fs.rmdir(dir, &name)?;
+            fs.forget(ino, 1);
+            pending.pop();
+        }
+    };
+    let removed = empty();
+    for (_, _, ino) in pending {
+        fs.forget(ino, 1);
+    }
+    removed
 }

@@ -50,7 +50,10 @@ pub mod tree;
 mod types;
 
 pub use backed::{ABSENT, Backed, DirtyCount, IDENTITY_MAX, LoadedObject, Residence, WaitingCalls};
-pub use clone_tree::{Cloned, Progress, clone_tree, names_in, temporary_name, unique_number};
+pub use clone_tree::{
+    Cloned, Progress, Share, TreeCopy, clone_tree, names_in, remove_tree, temporary_name,
+    unique_number,
+};
 pub use limits::{CLONE_UNIT, Limits, XATTR_NAME_MAX};
 pub use loader::{COMMANDS, DATA, Loader, Need, load_for};
 pub use mappings::Mappings;

@@ -2,6 +2,7 @@
 
 mod backed;
 mod backed_costs;
+mod branches;
 mod common;
 mod cost;
 mod dirty_counts;

@@ -113,7 +113,7 @@ fn mounted(report: &mut Report, table: &[u8]) {
         }
         if is_ours && (maker == 0 || maker == own) {
             let pool = PathBuf::from(OsStr::from_bytes(&unescape(line.source)));
-            mounted_pool(report, &dir, &pool, line.options);
+            mounted_pool(report, &dir, &crate::pool::of_source(pool), line.options);
         }
     }
 }

@@ -180,7 +180,7 @@ impl Unit {
 
     /// Checks the access to a mounted pool.
     fn uses(&self, report: &mut Report, pool: &MountEntry) {
-        let (dir, file) = (&pool.dir, &pool.source);
+        let (dir, file) = (&pool.dir, &crate::pool::of_source(pool.source.clone()));
         if let Some(why) = self.hides(dir) {
             report.missing(SUBJECT, format!("{why} hides {}", dir.display()), &remedy(&why));
         } else if let Some(why) = self.makes_read_only(dir) {

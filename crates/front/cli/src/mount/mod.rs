@@ -41,10 +41,32 @@ pub use serve::{
 #[derive(Debug)]
 struct MountPlan {
     pool: PathBuf,
-    /// The snapshot of the pool that is mounted, if it is not the present state.
-    snapshot: Option<String>,
+    /// The snapshot or branch of the pool that is mounted, if it is not the pool's own tree.
+    part: Option<PoolPart>,
     dir: PathBuf,
     options: Options,
+}
+
+/// A state of a pool other than its own tree, by its name.
+#[derive(Debug)]
+enum PoolPart {
+    Snapshot(String),
+    Branch(String),
+}
+
+impl PoolPart {
+    /// Finds the part of this name. A missing one counts as a snapshot, whose mount reports that.
+    fn find(pool: &Path, name: String) -> Result<Self> {
+        let branches = engines::branches(&pool::open_to_look(pool)?)?;
+        let is_branch = branches.iter().any(|branch| branch.name == name && branch.is_finished);
+        Ok(if is_branch { Self::Branch(name) } else { Self::Snapshot(name) })
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Snapshot(name) | Self::Branch(name) => name,
+        }
+    }
 }
 
 /// The server's report when programs can use the mount.
@@ -146,28 +168,31 @@ impl MountPlan {
     }
 
     fn resolve(pool: &Path, dir: &Path, mut options: Options) -> Result<Self> {
-        let (pool, snapshot) = pool::absolute_with_snapshot(pool)?;
-        if snapshot.is_some() {
+        let (pool, name) = pool::absolute_with_snapshot(pool)?;
+        let part = name.map(|name| PoolPart::find(&pool, name)).transpose()?;
+        if matches!(part, Some(PoolPart::Snapshot(_))) {
             options.read_only(true);
-            if options.life != PoolLife::default() {
-                bail!("--create, --size, --restore and --save are for pools, not for snapshots");
-            }
         }
-        Ok(Self { pool, snapshot, dir: absolute_dir(dir)?, options })
+        if part.is_some() && options.life != PoolLife::default() {
+            bail!(
+                "--create, --size, --restore and --save are for pools, not for snapshots and branches"
+            );
+        }
+        Ok(Self { pool, part, dir: absolute_dir(dir)?, options })
     }
 
     /// Returns the path of the server's log.
     fn log_path(&self, uuid: &str) -> PathBuf {
-        match &self.snapshot {
-            Some(name) => crate::background::log_path(&format!("{uuid}@{name}")),
+        match &self.part {
+            Some(part) => crate::background::log_path(&format!("{uuid}@{}", part.name())),
             None => crate::background::log_path(uuid),
         }
     }
 
     /// Returns the source of the mount: the pool, or POOL@NAME.
     fn source(&self) -> PathBuf {
-        match &self.snapshot {
-            Some(name) => pool::of_snapshot(&self.pool, name),
+        match &self.part {
+            Some(part) => pool::of_snapshot(&self.pool, part.name()),
             None => self.pool.clone(),
         }
     }

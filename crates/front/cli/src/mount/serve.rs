@@ -17,7 +17,7 @@ use vfs::{Durability, Errno};
 
 use super::options::{Options, Sharing};
 use super::recording::Recording;
-use super::{MountPlan, Ready, flags};
+use super::{MountPlan, PoolPart, Ready, flags};
 use crate::stats::{PoolStats, ServerStats};
 use crate::{busy, pool, tags};
 
@@ -66,7 +66,8 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
     if !read_only {
         tags::refuse_twin(&plan.pool, &info)?;
     }
-    set_durability(&*fs, &plan.options, info.layout)
+    let is_branch = matches!(plan.part, Some(PoolPart::Branch(_)));
+    set_durability(&*fs, (&plan.options, is_branch), info.layout)
         .with_context(|| plan.pool.display().to_string())?;
     let mut idle = plan.options.of_scmfs();
     if plan.options.durability == DurabilityMode::Ordered {
@@ -164,7 +165,11 @@ fn raise_address_space() {
 
 /// Sets the time at which operations are durable, for all processes that use the pool. A mount that
 /// changes nothing leaves it.
-fn set_durability(fs: &dyn Engine, options: &Options, layout: &str) -> Result<()> {
+fn set_durability(
+    fs: &dyn Engine,
+    (options, is_branch): (&Options, bool),
+    layout: &str,
+) -> Result<()> {
     let mode = options.durability;
     if mode != DurabilityMode::default() && layout != Layout::Bpfs.name() {
         bail!(
@@ -172,7 +177,9 @@ fn set_durability(fs: &dyn Engine, options: &Options, layout: &str) -> Result<()
              returns, and contents when they are synced"
         );
     }
-    if options.is_read_only() { Ok(()) } else { Ok(fs.set_durability(mode)?) }
+    // A branch has the mode of its pool, which another mount may have set.
+    let keeps = is_branch && mode == DurabilityMode::default();
+    if options.is_read_only() || keeps { Ok(()) } else { Ok(fs.set_durability(mode)?) }
 }
 
 /// A pool that is open.
@@ -191,7 +198,10 @@ fn open(
 ) -> Result<Opened> {
     let options = &plan.options;
     let context = || plan.source().display().to_string();
-    if let Some(name) = &plan.snapshot {
+    if let Some(PoolPart::Branch(name)) = &plan.part {
+        return open_branch(plan, name, mounting);
+    }
+    if let Some(PoolPart::Snapshot(name)) = &plan.part {
         let region = pool::open_to_look(&plan.pool)?;
         let fs = engines::mount_snapshot(region, name, mounting).map_err(|err| match err {
             ::pool::Error::Errno(Errno::BUSY) => anyhow!("{}: is being deleted", context()),
@@ -232,6 +242,25 @@ fn open(
         }
         (Err(_), Some(why)) | (Err(why), None) => Err(why),
     }
+}
+
+/// Opens a branch, which the processes that use the pool share with it.
+fn open_branch(plan: &MountPlan, name: &str, mounting: &::pool::MountOptions) -> Result<Opened> {
+    let options = &plan.options;
+    if options.sharing == Sharing::Refused || options.is_read_only() || options.record.is_some() {
+        bail!(
+            "{}: a branch is shared with its pool; mount it without `-o exclusive`, `-o ro` and `--record`",
+            plan.source().display()
+        );
+    }
+    let region = open_region(plan, Some(pmem::Lock::Shared), None)?;
+    let fs = engines::attach_branch(region, name, mounting).map_err(|err| match err {
+        ::pool::Error::Errno(Errno::BUSY) => {
+            anyhow!("{}: is being committed or discarded", plan.source().display())
+        }
+        err => anyhow::Error::new(err).context(plan.source().display().to_string()),
+    })?;
+    Ok(Opened { fs, is_shared: true, notice: None })
 }
 
 /// Returns whether programs may bypass the mount. A read-only mount excludes writers instead.

@@ -234,7 +234,7 @@ fn list(args: &ListArgs, json: bool) -> Result<()> {
 }
 
 /// Returns a time in nanoseconds since 1970, or the last one that can be shown.
-fn time(ns: u64) -> SystemTime {
+pub fn time(ns: u64) -> SystemTime {
     const LAST: Duration = Duration::from_secs(253_402_300_799);
     SystemTime::UNIX_EPOCH + Duration::from_nanos(ns).min(LAST)
 }

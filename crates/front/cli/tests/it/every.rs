@@ -22,6 +22,7 @@ const LEFT_OUT: [(&str, &str); 10] = [
     ("simulate", "only a group"),
     ("simulate memory", "only a group"),
     ("snapshot", "only a group"),
+    ("branch", "only a group"),
 ];
 
 /// Returns all commands, each as its words.
@@ -78,6 +79,10 @@ fn json_is_one_value() {
     let (file, copy) = (s.path("file"), s.path("copy"));
     runs(&s, &mut seen, "clone", &[file.to_str().unwrap(), copy.to_str().unwrap()]);
     runs(&s, &mut seen, "snapshot create", &[&dir, "now"]);
+    runs(&s, &mut seen, "branch create", &[&dir, "one", "two"]);
+    runs(&s, &mut seen, "branch list", &[&dir]);
+    runs(&s, &mut seen, "branch commit", &[&dir, "one"]);
+    runs(&s, &mut seen, "branch discard", &[&dir, "two"]);
     runs(&s, &mut seen, "snapshot list", &[&dir, "--space"]);
     runs(&s, &mut seen, "snapshot diff", &[&dir, "now"]);
     runs(&s, &mut seen, "top", &["--count", "1", &dir]);

@@ -4,6 +4,7 @@ mod attach;
 mod bdev;
 mod behind;
 mod beside;
+mod branches;
 mod clones;
 mod commands;
 mod common;

@@ -1,5 +1,7 @@
 //! The judge of BPFS: every operation is atomic, and durable on return.
 
+pub mod branches;
+pub mod commands;
 mod decode;
 mod ordered;
 pub mod shared;

@@ -4,25 +4,20 @@
 //! The name of a snapshot has the digest of the tree that it must show. So each snapshot in any
 //! state after a crash can be judged by itself.
 
+use super::commands::CommandRun;
 use super::{Bpfs, Ordered};
 use crate::{mounted, text};
-use crashsim::explore::{Budget, Outcome};
 use crashsim::image::CrashImage;
 use crashsim::keeping;
-use crashsim::persist::Semantics;
-use crashsim::program::{self, Moment};
 use crashsim::recorder::Recorder;
 use crashsim::run::Base;
 use crashsim::sited::Sited;
-use crashsim::stats::{Distinct, Stats};
 use crashsim::target::{Meeting, Mounted, SharingProcess, Strength, Target, Usage};
-use crashsim::trace::Trace;
 use crashsim::workload::POOL_BYTES;
 use crashsim::{forward_target, target};
 use pmem::Medium;
 use pool::{DurabilityMode, MountOptions};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use vfs::script::{Op, parse};
 use vfs::tree::tree;
 use vfs::{Caller, Errno, FileSystem, Ino, Mappings, NewKind, NewNode, Openings, ROOT, StatFs};
@@ -288,7 +283,7 @@ pub fn workloads() -> Vec<Vec<Op>> {
 }
 
 /// The number of snapshots of a pool, and whether it has the file `/late`.
-type Found = (usize, bool);
+pub type Found = (usize, bool);
 
 /// A command on a whole pool, and its effect.
 struct PoolCommand {
@@ -329,74 +324,27 @@ fn first_name(medium: &impl Medium) -> Result<String, pool::Error> {
     first.ok_or(pool::Error::Errno(Errno::NOENT))
 }
 
-/// A recorded command.
-pub struct CommandRun {
-    name: &'static str,
-    /// The pool before.
-    pub bytes: Vec<u8>,
-    /// The accesses of the command.
-    pub trace: Trace,
-    before: Found,
-    done: Found,
-}
-
 /// Records commands that create, delete and roll back.
 ///
 /// # Errors
 /// Those of the commands.
-pub fn command_runs() -> Result<Vec<CommandRun>, String> {
+pub fn command_runs() -> Result<Vec<CommandRun<Found>>, String> {
     let record = |PoolCommand { name, has_one, run, done }| {
         let bytes = pool_of_commands(has_one)?;
         let trace = keeping::record(&bytes, |medium| run(medium).map_err(text))?;
-        Ok(CommandRun { name, bytes, trace, before: (usize::from(has_one), true), done })
+        let (name, before) = (name.to_owned(), (usize::from(has_one), true));
+        Ok(CommandRun { name, bytes, trace, before, done, state })
     };
     COMMANDS.into_iter().map(record).collect()
 }
 
-impl CommandRun {
-    /// Explores the crashes of the command, or of a changed `trace` of it.
-    ///
-    /// # Errors
-    /// The first violation.
-    pub fn explore(&self, trace: &Trace, semantics: Semantics) -> Result<Stats, String> {
-        let state = |image: &CrashImage| -> Result<Found, String> {
-            let mounted = DURABLE.mount(image)?;
-            let late = mounted.fs.lookup(ROOT, b"late").is_ok();
-            drop(mounted);
-            DURABLE.check(image)?;
-            Ok((names(image)?.len(), late))
-        };
-        let recover = |image: &CrashImage| {
-            catch_unwind(AssertUnwindSafe(|| state(image)))
-                .unwrap_or_else(|_| Err("recovery panicked".to_owned()))
-        };
-        let mut wrong = None;
-        let mut verdict = |now: Moment, outcome: &Outcome<Found>| match outcome {
-            Err(what) => wrong = wrong.take().or(Some(what.clone())),
-            Ok(found) if *found == self.done || *found == self.before && !now.over => {}
-            Ok(found) => wrong = wrong.take().or(Some(format!("it leaves {found:?}"))),
-        };
-        let budget = Budget { states: 1 << 8, ..Budget::default() };
-        let (bytes, distinct) = (&self.bytes, Distinct::default());
-        let stats =
-            program::explore(trace, bytes, semantics, budget, &distinct, &recover, &mut verdict);
-        match wrong {
-            Some(what) => Err(format!("{}: {what}", self.name)),
-            None => Ok(stats),
-        }
-    }
-}
-
-/// Explores the crashes of commands that create, delete and roll back.
-///
-/// # Errors
-/// The first violation.
-pub fn explore_commands(semantics: Semantics) -> Result<Stats, String> {
-    let mut all = Stats::default();
-    for run in command_runs()? {
-        all.add(&run.explore(&run.trace, semantics)?);
-    }
-    Ok(all)
+/// Recovers a pool; returns what it is.
+fn state(image: &CrashImage) -> Result<Found, String> {
+    let mounted = DURABLE.mount(image)?;
+    let late = mounted.fs.lookup(ROOT, b"late").is_ok();
+    drop(mounted);
+    DURABLE.check(image)?;
+    Ok((names(image)?.len(), late))
 }
 
 /// Returns the pool for the commands: with the file `/late`, and perhaps a snapshot from before.

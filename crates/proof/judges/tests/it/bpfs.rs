@@ -12,7 +12,7 @@ use crashsim::stats::Distinct;
 use crashsim::trace::Trace;
 use crashsim::workload;
 use judges::bpfs::snapshots::{self, Snapshotted};
-use judges::bpfs::{Bpfs, Ordered, shared};
+use judges::bpfs::{Bpfs, Ordered, branches, commands, shared};
 use judges::lent::LentBpfs;
 use pool::DurabilityMode;
 use std::sync::LazyLock;
@@ -173,9 +173,19 @@ fn snapshots_survive_random_runs() {
 #[test]
 fn commands_of_snapshots_survive() {
     for semantics in Semantics::ATOMIC {
-        let stats = snapshots::explore_commands(semantics).unwrap();
+        let stats = commands::explore_all(snapshots::command_runs().unwrap(), semantics).unwrap();
         println!("{semantics:?}: {stats:?}");
         assert!(stats.distinct > 100);
+    }
+}
+
+#[test]
+fn commands_of_branches_survive() {
+    campaign::prepare_process();
+    for semantics in Semantics::ATOMIC {
+        let stats = commands::explore_all(branches::command_runs().unwrap(), semantics).unwrap();
+        println!("{semantics:?}: {stats:?}");
+        assert!(stats.distinct > 1000);
     }
 }
 

@@ -11,9 +11,12 @@ use crashsim::score::{Fate, label, score, table};
 use crashsim::workload;
 use judges::backed;
 use judges::bpfs::Bpfs;
-use judges::bpfs::snapshots::{self, CommandRun, Snapshotted};
+use judges::bpfs::branches;
+use judges::bpfs::commands::CommandRun;
+use judges::bpfs::snapshots::{self, Snapshotted};
 use judges::catalogue::sources;
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::path::Path;
 use vfs::script::parse;
 
@@ -173,9 +176,17 @@ fn planted_bugs_are_found() {
     let workloads: Vec<_> = with_snapshots.iter().flat_map(of).collect();
     fates.extend(score(&Snapshotted::default(), &workloads, 0, &snapshots_here).unwrap());
     let of_commands = snapshots::command_runs().unwrap();
-    for (m, fate) in of_commands.iter().flat_map(command_mutants) {
+    let of_snapshots = |run| command_mutants(run, "src/snapshots.rs:");
+    for (m, fate) in of_commands.iter().flat_map(of_snapshots) {
         if matches!(fate, Fate::Killed { .. }) && fates.contains_key(&m) {
             fates.insert(m, fate);
+        }
+    }
+    for run in branches::command_runs().unwrap() {
+        for (m, fate) in command_mutants(&run, "src/branches.rs:") {
+            if matches!(fate, Fate::Killed { .. }) || !fates.contains_key(&m) {
+                fates.insert(m, fate);
+            }
         }
     }
     // These two files are about pools with a backing store.
@@ -264,10 +275,13 @@ fn orderings(crates: &Path) -> Vec<(String, String)> {
     places
 }
 
-/// Explores the mutants of a command on the snapshots of a pool.
-fn command_mutants(run: &CommandRun) -> Vec<(Mutant, Fate)> {
+/// Explores the mutants of a command on the snapshots or branches of a pool, in one file.
+fn command_mutants<F: Clone + PartialEq + Debug>(
+    run: &CommandRun<F>,
+    file: &str,
+) -> Vec<(Mutant, Fate)> {
     let mut all = mutants(&run.trace, 0);
-    all.retain(|m| m.site.contains("src/snapshots.rs:"));
+    all.retain(|m| m.site.contains(file));
     let fate = |m: Mutant| {
         let Some(mutated) = mutate(&run.trace, &run.bytes, &m) else { return (m, Fate::Moot) };
         let killed = |what| Fate::Killed { by: "a command".into(), what };

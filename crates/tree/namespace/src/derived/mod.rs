@@ -26,6 +26,7 @@ pub use mount_events::PoolEvents;
 pub use names::{NameIndex, POS_BITS};
 pub use sharing::{Held, SharedPool, attach, end_mappings};
 pub use state::{GlobalLock, Locks, Plan, SETTINGS, Sizes, State, UNIT};
+pub use unnamed::notify_all as notify_all_unnamed;
 
 /// The unsafe part of this crate: promises to the arena.
 #[allow(unsafe_code)]

@@ -63,6 +63,10 @@ pub trait SharedPool: Sized + Sync {
     /// is left.
     fn clear_deferred(&self);
 
+    /// Makes all blocks that are in use wait for readers without a copy, if there are any, when the
+    /// state is derived again.
+    fn defer_used(&self) {}
+
     /// Makes space for an operation that has found none and holds no locks: frees blocks that are
     /// kept for later, if there are any. Returns whether it did, so that the operation may now find
     /// space. Called inside an operation.
@@ -121,7 +125,7 @@ pub trait SharedPool: Sized + Sync {
     /// Runs a change while no other thread is inside an operation, of any process (session-E2). In
     /// an arena of one process, the caller ensures that. The change takes no lock. A process that
     /// dies in it leaves the gate closed, and the next one derives the state again.
-    fn alone<T>(&self, mut body: impl FnMut() -> Result<T>) -> Result<T> {
+    fn alone<T>(&self, mut body: impl FnMut(Option<&Stopped<'_>>) -> Result<T>) -> Result<T> {
         let state = self.state();
         let arena = &state.arena;
         loop {
@@ -141,7 +145,7 @@ pub trait SharedPool: Sized + Sync {
                     Some(_) => {}
                 }
             }
-            let result = arena.doubting_panics(&mut body);
+            let result = arena.doubting_panics(|| body(stopped.as_ref()));
             drop(stopped);
             if self.is_lost() || arena.has_met_loss() {
                 return Err(state.lost());
@@ -151,6 +155,25 @@ pub trait SharedPool: Sized + Sync {
                 result => return result,
             }
         }
+    }
+
+    /// As [`alone`](Self::alone), for a change after which the state is derived again, as after a
+    /// death: it changes PM and leaves the derived state as it was. If it fails, nothing has
+    /// changed. In an arena of one process, nothing may be changed until the pool is opened again.
+    fn alone_then_derive(&self, mut body: impl FnMut() -> Result<()>) -> Result<()> {
+        self.alone(|stopped| {
+            body()?;
+            match stopped {
+                Some(stopped) => {
+                    self.defer_used();
+                    derive_anew(self, stopped)
+                }
+                None => {
+                    self.state().set_damaged();
+                    Ok(())
+                }
+            }
+        })
     }
 
     /// Joins others in the arena; called before any other thread of this process uses it. Takes

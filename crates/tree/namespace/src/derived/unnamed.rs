@@ -37,8 +37,8 @@ const NAPS_FOR_KERNEL: usize = 5;
 /// The number of pauses for space that is about to come back.
 const NAPS_FOR_SPACE: u32 = 100;
 
-/// Servers that can be notified: a pool may be mounted at several places.
-pub const SERVERS: usize = 4;
+/// Servers that can be notified: a pool and its branches may be mounted at several places.
+pub const SERVERS: usize = 32;
 
 /// The notifications for one server.
 #[repr(C, align(64))]
@@ -130,6 +130,14 @@ pub fn notify<V: Inode>(state: &State<V>, ino: Ino) {
         if is_other && state.holds(server as usize - 1, ino) {
             unnamed.notify(ino);
         }
+    }
+}
+
+/// Lets all servers check all inodes that they hold: any of them may have lost its last name.
+pub fn notify_all<V: Inode>(state: &State<V>) {
+    for unnamed in state.unnamed().iter().filter(|unnamed| unnamed.server.load(Relaxed) != 0) {
+        unnamed.overflowed.store(1, Release);
+        unnamed.count();
     }
 }
 

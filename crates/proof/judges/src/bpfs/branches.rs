@@ -1,0 +1,277 @@
+//! Commands on branches of a BPFS pool: crashes while a branch is made, committed or discarded, in
+//! each mode of durability.
+//!
+//! A command consists of many operations, each of which other workloads explore. Here the pool and
+//! its branches are judged as a whole: after a crash, the tree of the pool is the old one or the
+//! new one, and each finished branch shows the tree that it must show. The rest is removed, as
+//! the next command does; then no block may be in use that a pool without branches
+//! does not use.
+
+use super::Bpfs;
+use super::commands::CommandRun;
+use crate::{mounted, text};
+use crashsim::image::CrashImage;
+use crashsim::keeping;
+use crashsim::recorder::Recorder;
+use crashsim::run::Base;
+use crashsim::sited::Sited;
+use crashsim::target::{self, Target as _};
+use crashsim::workload::POOL_BYTES;
+use pmem::Medium;
+use pool::{DurabilityMode, MountOptions, base_of_branch};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use vfs::script::{Driver, parse};
+use vfs::tree::tree;
+use vfs::{
+    Caller, Errno, FileSystem, NewKind, NewNode, ROOT, RenameFlags, Timestamp, TreeCopy,
+    remove_tree,
+};
+
+/// The name of the branch.
+const NAME: &str = "b";
+
+/// A mounted pool.
+type Pool<'m, M> = bpfs::Bpfs<Sited<&'m M>>;
+
+/// The state of a pool: digests of its tree, and of the branch if that is finished.
+pub type Found = (String, Option<String>);
+
+/// The tree of the pool.
+const POOL: &str = "mkdir /d; create /a; write /a 0 5000; create /d/b; write /d/b 0 100; symlink /l 30; \
+    setxattr /a user.x 10; setxattr /d user.y 10; link /a /d/a; create /s; write /s 0 9000; mkdir /d/e; chmod /d 711";
+
+/// Changes of the branch.
+const CHANGES: &str = "write /a 0 8; unlink /s; rename /d/b /b; create /n; write /n 0 5000; setxattr / user.r 10; \
+    chmod / 700; append /b 5000; mkdir /m; create /m/f";
+
+/// Returns the digest of the tree that a file system shows.
+fn digest(fs: &dyn FileSystem) -> Result<String, String> {
+    let mut hasher = DefaultHasher::new();
+    tree(fs).map_err(text)?.hash(&mut hasher);
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+/// Runs a script.
+fn run(fs: &dyn FileSystem, script: &str) -> Result<(), String> {
+    let mut driver = Driver::new(fs);
+    for (salt, op) in (1..).zip(parse(script).map_err(text)?) {
+        driver.run(&op, salt).map_err(|e| format!("{op}: {e}"))?;
+    }
+    driver.close_all();
+    Ok(())
+}
+
+/// Makes the branch, as `keepstone branch create` does.
+fn create<M: Medium>(pool: &Pool<'_, M>, medium: &M) -> vfs::Result<()> {
+    let base = base_of_branch(NAME);
+    let dir = pool.branches_dir(true)?.ok_or(Errno::NOENT)?;
+    pool.create_snapshot(&base)?;
+    let options = MountOptions {
+        read_only: true,
+        snapshot: Some(base.clone()),
+        threads: Some(1),
+        clock: target::clock,
+        seed: Some(7),
+        ..MountOptions::default()
+    };
+    // Only loads, which have no place in the trace.
+    let source = bpfs::Bpfs::mount(Sited(medium), &options).map_err(|_| Errno::IO)?;
+    let node = NewNode { kind: NewKind::Dir, mode: 0o700, umask: 0 };
+    let made = pool.create(&Caller::ROOT, dir, base.as_bytes(), &node)?.ino;
+    let share = |from, to| pool.clone_from_snapshot(&base, from, to);
+    TreeCopy::new((&source, pool), &share, &mut |_| true).fill(ROOT, made)?;
+    pool.forget(made, 1);
+    pool.rename((dir, base.as_bytes()), (dir, NAME.as_bytes()), RenameFlags::NOREPLACE)
+}
+
+/// Removes what is not finished, and the snapshots of branches that are no more.
+fn clean<M: Medium>(pool: &Pool<'_, M>, medium: &M) -> Result<(), String> {
+    let Some(dir) = pool.branches_dir(false).map_err(text)? else { return Ok(()) };
+    for branch in bpfs::branches(medium).map_err(text)? {
+        if branch.is_finished {
+            continue;
+        }
+        let base = base_of_branch(&branch.name);
+        for removed in [remove_tree(pool, dir, base.as_bytes()), pool.delete_snapshot(&base)] {
+            if let Err(e) = removed
+                && e != Errno::NOENT
+            {
+                return Err(text(e));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes the branch, as `keepstone branch discard` does.
+fn discard<M: Medium>(pool: &Pool<'_, M>, medium: &M) -> Result<(), String> {
+    let dir = pool.branches_dir(false).map_err(text)?.ok_or("no branches")?;
+    let base = base_of_branch(NAME);
+    pool.rename((dir, NAME.as_bytes()), (dir, base.as_bytes()), RenameFlags::NOREPLACE)
+        .map_err(text)?;
+    clean(pool, medium)
+}
+
+fn mount<M: Medium>(medium: &M, mode: DurabilityMode) -> Result<Pool<'_, M>, String> {
+    let pool = bpfs::Bpfs::mount(Sited(medium), &mounted::mount_options()).map_err(text)?;
+    pool.set_durability(mode).map_err(text)?;
+    // The digest of a tree reads all of it.
+    pool.record_access(false, false, false);
+    Ok(pool)
+}
+
+/// Returns the digest of the branch, if it is finished.
+fn digest_of_branch<M: Medium>(medium: &M) -> Result<Option<String>, String> {
+    let pool = mount(medium, DurabilityMode::default())?;
+    match bpfs::Branch::<Sited<&M>>::open(pool, NAME) {
+        Ok(branch) => digest(&branch).map(Some),
+        Err(Errno::NOENT) => Ok(None),
+        Err(e) => Err(text(e)),
+    }
+}
+
+/// Recovers a pool, and removes its branches.
+fn state(image: &CrashImage) -> Result<Found, String> {
+    Bpfs.check(image)?;
+    let pool = mount(image, DurabilityMode::default())?;
+    let found = digest(&pool)?;
+    drop(pool);
+    let branch = digest_of_branch(image)?;
+    let pool = mount(image, DurabilityMode::default())?;
+    clean(&pool, image)?;
+    if branch.is_some() {
+        discard(&pool, image)?;
+    }
+    if digest(&pool)? != found {
+        return Err("a branch that was removed was a part of the pool".to_owned());
+    }
+    let used = pool.statfs().blocks - pool.statfs().blocks_free;
+    drop(pool);
+    let usage = Bpfs.check(image)?;
+    // The pool has what its tree needs; the rest is inodes, and the directory of branches.
+    let pool = mount(image, DurabilityMode::default())?;
+    if pool.statfs().blocks - pool.statfs().blocks_free != used {
+        return Err(format!("{used} blocks are in use, and others after a scan ({usage:?})"));
+    }
+    if !bpfs::branches(image).map_err(text)?.is_empty() {
+        return Err("a branch stays".to_owned());
+    }
+    Ok((found, branch))
+}
+
+/// A command, from the pool with or without the branch.
+struct BranchCommand {
+    name: &'static str,
+    has_branch: bool,
+    run: fn(&Pool<'_, Recorder<CrashImage>>, &Recorder<CrashImage>) -> Result<(), String>,
+    /// Returns what the pool is afterwards, from its own digest and that of the branch.
+    done: fn(String, String) -> Found,
+}
+
+const COMMANDS: [BranchCommand; 3] = [
+    BranchCommand {
+        name: "create a branch",
+        has_branch: false,
+        run: |pool, medium| create(pool, medium).map_err(text),
+        done: |pool, _| (pool.clone(), Some(pool)),
+    },
+    BranchCommand {
+        name: "commit a branch",
+        has_branch: true,
+        run: |pool, _| pool.commit_branch(NAME, &base_of_branch(NAME)).map_err(text),
+        done: |_, branch| (branch, None),
+    },
+    BranchCommand {
+        name: "discard a branch",
+        has_branch: true,
+        run: discard,
+        done: |pool, _| (pool, None),
+    },
+];
+
+/// Returns the pool before a command.
+fn pool_before(has_branch: bool) -> Result<Vec<u8>, String> {
+    let ops = parse(POOL).map_err(text)?;
+    let base = Base::build(&Bpfs, "branches", POOL_BYTES, ops)?;
+    if !has_branch {
+        return Ok(base.bytes);
+    }
+    let image = CrashImage::of(base.bytes);
+    let pool = mount(&image, DurabilityMode::default())?;
+    create(&pool, &image).map_err(text)?;
+    let branch = bpfs::Branch::<Sited<&CrashImage>>::open(pool, NAME).map_err(text)?;
+    run(&branch, CHANGES)?;
+    drop(branch);
+    let mut bytes = vec![0; POOL_BYTES as usize];
+    image.read(0, &mut bytes);
+    Ok(bytes)
+}
+
+/// Single changes of the pool, which a commit must find.
+const SINGLE: &str = "write /a 0 8; write /a 4096 8; append /s 10; punch /s 0 4096; truncate /s 100; chmod /d 700; \
+    rename /d/b /d/c; rename /d/b /b; unlink /l; create /n; rmdir /d/e; setxattr /a user.x 30; setxattr /d user.z 10; \
+    removexattr /a user.x; exchange /a /s; chown /a 1 1; chmod / 700";
+
+/// Checks what needs no crash: a commit is refused if the pool has changed in the tick of the clock
+/// in which the branch was made, and a branch that goes takes nothing with it.
+fn check_without_crashes() -> Result<(), String> {
+    let empty = Base::build(&Bpfs, "empty", POOL_BYTES, Vec::new())?.bytes;
+    for change in SINGLE.split("; ") {
+        let image = CrashImage::of(empty.clone());
+        let options = MountOptions { clock: || Timestamp(7), ..mounted::mount_options() };
+        let pool = bpfs::Bpfs::mount(Sited(&image), &options).map_err(text)?;
+        run(&pool, POOL)?;
+        create(&pool, &image).map_err(text)?;
+        run(&pool, change)?;
+        match pool.commit_branch(NAME, &base_of_branch(NAME)) {
+            Err(Errno::AGAIN) => {}
+            other => return Err(format!("a commit after `{change}` ends with {other:?}")),
+        }
+    }
+    let image = CrashImage::of(pool_before(false)?);
+    let pool = mount(&image, DurabilityMode::default())?;
+    let before = digest(&pool)?;
+    create(&pool, &image).map_err(text)?;
+    discard(&pool, &image)?;
+    run(&pool, "create /fill")?;
+    let fill = pool.peek(ROOT, b"fill").map_err(text)?.ino;
+    while pool.append(fill, &[0xee; 4096]).is_ok() {}
+    run(&pool, "unlink /fill")?;
+    if digest(&pool)? != before {
+        return Err("a branch that was discarded has taken a part of the pool".to_owned());
+    }
+    drop(pool);
+    Bpfs.check(&image).map(drop)
+}
+
+/// Records the commands, in each mode of durability.
+///
+/// # Errors
+/// Those of the commands; what is wrong without a crash.
+pub fn command_runs() -> Result<Vec<CommandRun<Found>>, String> {
+    check_without_crashes()?;
+    let mut runs = Vec::new();
+    for mode in [DurabilityMode::Journal, DurabilityMode::Ordered] {
+        for BranchCommand { name, has_branch, run, done } in COMMANDS {
+            let bytes = pool_before(has_branch)?;
+            let before = state(&CrashImage::of(bytes.clone()))?;
+            let trace = keeping::record(&bytes, |medium| {
+                let pool = mount(medium, mode)?;
+                run(&pool, medium)?;
+                // In `ordered`, this makes the last operation durable.
+                pool.sync().map_err(text)
+            })?;
+            let (pool, branch) = before.clone();
+            let done = done(pool, branch.unwrap_or_default());
+            runs.push(CommandRun {
+                name: format!("{name}, {mode}"),
+                bytes,
+                trace,
+                before,
+                done,
+                state,
+            });
+        }
+    }
+    Ok(runs)
+}
