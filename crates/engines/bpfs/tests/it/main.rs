@@ -13,6 +13,7 @@ mod pinned;
 mod reload;
 mod shared;
 mod snapshots;
+mod streams;
 mod suite;
 mod uses;
 mod waits;

@@ -15,7 +15,7 @@ pub const DATA_MAX: usize = 1 << 20;
 /// The flag of an inode that keeps nothing of the base.
 pub const INODE_NEW: u32 = 1;
 /// Most inodes of a snapshot.
-pub const INODES_MAX: u64 = 1 << 32;
+pub const INODES_MAX: u64 = 1 << 31;
 
 /// The kinds of records.
 pub mod kind {

@@ -17,8 +17,9 @@ pub use read::{StreamError, StreamReader};
 pub use token::StreamToken;
 pub use write::StreamWriter;
 
+use crate::Error;
 use crc_fast::{CrcAlgorithm, Digest};
-use std::fmt;
+use std::{fmt, io};
 
 /// Bytes of a block.
 pub const BLOCK: u64 = 4096;
@@ -136,6 +137,104 @@ impl StreamRecord {
             Self::Gone(first, count) => at(first + count, 0),
             Self::Head(_) | Self::Attributes(..) | Self::End { .. } => None,
         }
+    }
+}
+
+/// A step of receiving a snapshot.
+#[derive(Debug)]
+pub enum ReceiveStep<'a> {
+    /// Makes an incomplete snapshot of this name.
+    Begin {
+        /// The name.
+        name: &'a str,
+        /// The head of the stream.
+        head: &'a StreamHead,
+    },
+    /// Applies records: all of them, durably, or none.
+    Group {
+        /// The name of the snapshot.
+        name: &'a str,
+        /// The records, in their order.
+        records: &'a [StreamRecord],
+        /// The position that is reached.
+        position: StreamPosition,
+    },
+    /// Makes the snapshot complete.
+    End {
+        /// The name of the snapshot.
+        name: &'a str,
+    },
+}
+
+/// The request for a stream.
+#[derive(Clone, Debug)]
+pub struct SendRequest {
+    /// The name of the snapshot.
+    pub snapshot: String,
+    /// The name of the base; `None`: a full stream.
+    pub base: Option<String>,
+    /// The position that a receiver has reached.
+    pub resume: Option<StreamToken>,
+}
+
+/// The reason why a stream was not sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The pool cannot give it.
+    #[error(transparent)]
+    Pool(#[from] Error),
+    /// There is no snapshot of this name.
+    #[error("has no snapshot {0}, or it is incomplete")]
+    NoSnapshot(String),
+    /// The token is one of another stream.
+    #[error("the token is not one of this snapshot and base; send without `--resume`")]
+    OtherStream,
+    /// The sink failed.
+    #[error(transparent)]
+    Sink(#[from] io::Error),
+}
+
+impl From<vfs::Errno> for SendError {
+    fn from(errno: vfs::Errno) -> Self {
+        Self::Pool(errno.into())
+    }
+}
+
+/// The reason why a snapshot was not received.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// The stream is damaged, or ends early.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// The pool cannot take it.
+    #[error(transparent)]
+    Pool(#[from] Error),
+    /// There is a snapshot of this name.
+    #[error("has a snapshot {0} already")]
+    Exists(String),
+    /// A snapshot of this name is being received from another stream.
+    #[error("a part of another stream is there under the name {0}")]
+    Other(String),
+    /// The stream is incremental, and its base is missing.
+    #[error("has no snapshot that is the base {0} of the stream")]
+    NoBase(String),
+    /// The stream begins behind the position that was reached.
+    #[error("the stream begins at {1}, but only what lies before {0} is there")]
+    Gap(StreamPosition, StreamPosition),
+    /// Records do not fit the snapshot.
+    #[error("records before byte {0} of the stream do not fit the inodes that are there")]
+    Misfit(u64),
+    /// The digest is another one.
+    #[error("the received inodes are not those that the sender has")]
+    OtherInodes,
+    /// The snapshot contradicts itself.
+    #[error("the received snapshot is not sound: {0}")]
+    Unsound(String),
+}
+
+impl From<vfs::Errno> for ReceiveError {
+    fn from(errno: vfs::Errno) -> Self {
+        Self::Pool(errno.into())
     }
 }
 

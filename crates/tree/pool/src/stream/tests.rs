@@ -195,7 +195,7 @@ fn hostile_heads_are_refused() {
     let bad = [
         StreamHead { inodes: 0, ..good.clone() },
         StreamHead { inodes: 33, ..good.clone() },
-        StreamHead { inodes: (1 << 32) + 32, ..good.clone() },
+        StreamHead { inodes: (1 << 31) + 32, ..good.clone() },
         StreamHead { start: at(65, 0), ..good.clone() },
         StreamHead { start: at(64, 4096), ..good.clone() },
         StreamHead { start: at(0, 4096), ..good.clone() },
