@@ -45,20 +45,18 @@ pub fn token(medium: &impl Medium, name: &str) -> Result<Option<StreamToken>, po
     Ok(Some(StreamToken { created_ns: entry.created(), base_created_ns, position }))
 }
 
-/// Makes a snapshot of a stream, under the name in the stream or another one. Calls `progress` after
-/// each record. If it fails, what has come stays, and can be resumed ([`token`]).
+/// Makes a snapshot of this name from a stream. Calls `progress` with the number of bytes that were
+/// read, after each record. If it fails, what has come stays, and can be resumed ([`token`]).
 ///
 /// # Errors
 /// Those of the stream, and of the pool.
 pub fn receive<M: Medium>(
     pool: &Bpfs<M>,
-    name: Option<&str>,
-    source: impl Read,
-    progress: &mut dyn FnMut(&StreamHead, u64),
-) -> Result<StreamHead, ReceiveError> {
-    let mut reader = StreamReader::new(source)?;
+    name: &str,
+    mut reader: StreamReader<impl Read>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), ReceiveError> {
     let head = reader.head().clone();
-    let name = name.unwrap_or(&head.snapshot.name);
     begin(pool, name, &head)?;
     let mut group =
         Group { pool, name, records: Vec::new(), bytes: 0, inodes: 0, reached: head.start };
@@ -82,13 +80,12 @@ pub fn receive<M: Medium>(
             }
             record => group.push(record, 1, reader.bytes())?,
         }
-        progress(&head, reader.bytes());
+        progress(reader.bytes());
     };
     group.reached = StreamPosition { ino: head.inodes, offset: 0 };
     group.apply(reader.bytes())?;
     verify(pool.medium(), name, inodes, digest)?;
-    pool.receive(&ReceiveStep::End { name })?;
-    Ok(head)
+    Ok(pool.receive(&ReceiveStep::End { name })?)
 }
 
 /// Makes the incomplete snapshot, or finds the one to go on with.

@@ -5,7 +5,8 @@ use bpfs::layout::BLOCK;
 use bpfs::{Bpfs, FormatOptions, MountOptions};
 use pmem::{Medium, Region};
 use pool::stream::{
-    ReceiveError, SendError, SendRequest, StreamError, StreamRecord, StreamToken, StreamWriter,
+    ReceiveError, SendError, SendRequest, StreamError, StreamReader, StreamRecord, StreamToken,
+    StreamWriter,
 };
 use rng::Rng;
 use suite::flushed;
@@ -38,7 +39,9 @@ fn sent(fs: &Bpfs<Region>, request: &SendRequest) -> (Vec<u8>, Vec<StreamRecord>
 }
 
 fn receive(fs: &Bpfs<Region>, stream: &[u8]) -> Result<(), ReceiveError> {
-    bpfs::receive(fs, None, stream, &mut |_, _| {}).map(drop)
+    let reader = StreamReader::new(stream)?;
+    let name = reader.head().snapshot.name.clone();
+    bpfs::receive(fs, &name, reader, &mut |_| {})
 }
 
 /// Reads a snapshot beside other users of the pool, and without the numbers of its inodes.
@@ -183,7 +186,7 @@ fn streams_that_do_not_fit_are_refused() {
     assert!(matches!(receive(&to, &step), Err(ReceiveError::Other(name)) if name == "b"));
     receive(&to, &full).unwrap();
     assert!(matches!(receive(&to, &step), Err(ReceiveError::Exists(name)) if name == "b"));
-    bpfs::receive(&to, Some("again"), &step[..], &mut |_, _| {}).unwrap();
+    bpfs::receive(&to, "again", StreamReader::new(&step[..]).unwrap(), &mut |_| {}).unwrap();
     assert_eq!(look(&to, "again"), look(&to, "b"));
 
     let token = {
@@ -288,8 +291,8 @@ fn a_full_pool_keeps_its_state() {
     let from = three();
     let to = pool(16 << 20);
     let file = to.create(&Caller::ROOT, ROOT, b"fill", &FILE).unwrap().ino;
-    while free(&to) > 100 {
-        to.append(file, &[1; 65_536]).unwrap();
+    while free(&to) > 40 {
+        to.append(file, &[1; 4096]).unwrap();
     }
     let stream = sent(&from, &request(None, "b")).0;
     let error = receive(&to, &stream).unwrap_err();

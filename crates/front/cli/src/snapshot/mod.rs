@@ -13,11 +13,12 @@ use std::time::{Duration, SystemTime};
 use ::pool::{Engine, MountOptions, Snapshot, Snapshots};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use pmem::{Access, Lock, OpenOptions};
+use pmem::{Access, Lock, OpenOptions, Region};
 use serde::Serialize;
 use std::sync::Arc;
 use vfs::Errno;
 
+use crate::stream::token;
 use crate::{output, pool, size};
 
 /// The commands.
@@ -90,7 +91,7 @@ pub struct DeleteArgs {
 }
 
 /// Checks a name on the command line.
-fn name(name: &str) -> Result<String, String> {
+pub fn name(name: &str) -> Result<String, String> {
     ::pool::check_snapshot_name(name).map(|()| name.to_owned()).map_err(str::to_owned)
 }
 
@@ -101,9 +102,17 @@ struct Changed<'a> {
 }
 
 #[derive(Serialize)]
+struct ListedSnapshot {
+    #[serde(flatten)]
+    snapshot: Snapshot,
+    /// The token to resume with, of an incomplete snapshot.
+    token: Option<String>,
+}
+
+#[derive(Serialize)]
 struct SnapshotList {
     pool: String,
-    snapshots: Vec<Snapshot>,
+    snapshots: Vec<ListedSnapshot>,
     /// Bytes that become free if all snapshots are deleted. Null without `--space`.
     held_bytes: Option<u64>,
 }
@@ -120,7 +129,7 @@ pub fn run(command: &SnapshotCommand, json: bool) -> Result<ExitCode> {
 }
 
 /// Attaches a pool that is in use, or not, runs a function on it, and makes its effect durable.
-fn attached<T>(path: &Path, body: impl FnOnce(&dyn Engine) -> Result<T>) -> Result<T> {
+pub fn attached<T>(path: &Path, body: impl FnOnce(&dyn Engine) -> Result<T>) -> Result<T> {
     check_layout(path)?;
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
     let region = pool::open(path, &options, Access::ReadWrite)?;
@@ -135,7 +144,7 @@ fn attached<T>(path: &Path, body: impl FnOnce(&dyn Engine) -> Result<T>) -> Resu
 }
 
 /// Refuses pools that have no snapshots, with the reason.
-fn check_layout(path: &Path) -> Result<()> {
+pub fn check_layout(path: &Path) -> Result<()> {
     let (info, _) = pool::info(path)?;
     let shown = path.display();
     if info.layout != engines::Layout::Bpfs.name() {
@@ -190,11 +199,16 @@ fn roll_back(args: &NamedArgs, json: bool) -> Result<()> {
     // The lock taken here proves that no process uses the pool.
     let region = pool::open(&path, &OpenOptions::default(), Access::ReadWrite)
         .context("a pool can be rolled back only while no process uses it")?;
-    engines::roll_back(&region, &args.name).map_err(|err| match err {
-        ::pool::Error::Errno(errno) => explain(errno, &path, &args.name),
-        err => anyhow::Error::new(err).context(path.display().to_string()),
-    })?;
+    roll_back_to(&path, region, &args.name)?;
     report(&path, std::slice::from_ref(&args.name), "is the state of the pool", json)
+}
+
+/// Makes the state of a pool, which no other process uses, the one of a snapshot.
+pub fn roll_back_to(path: &Path, region: Region, name: &str) -> Result<()> {
+    engines::roll_back(&region, name).map_err(|err| match err {
+        ::pool::Error::Errno(errno) => explain(errno, path, name),
+        err => anyhow::Error::new(err).context(path.display().to_string()),
+    })
 }
 
 /// Reports what was done with snapshots of a pool.
@@ -219,13 +233,22 @@ fn list(args: &ListArgs, json: bool) -> Result<()> {
         }
     };
     if json {
-        return output::json(&SnapshotList { pool: shown(), snapshots: list, held_bytes });
+        let listed = |snapshot: Snapshot| {
+            let token = snapshot.is_incomplete.then(|| token(&path, &snapshot.name)).flatten();
+            ListedSnapshot { snapshot, token }
+        };
+        let snapshots = list.into_iter().map(listed).collect();
+        return output::json(&SnapshotList { pool: shown(), snapshots, held_bytes });
     }
     let width = list.iter().map(|snapshot| snapshot.name.chars().count()).max().unwrap_or(0);
-    for Snapshot { name, created_ns, held_bytes } in &list {
+    for Snapshot { name, created_ns, held_bytes, is_incomplete } in &list {
         let created = humantime::format_rfc3339_seconds(time(*created_ns));
         let held = held_bytes.map_or_else(String::new, |held| format!("  {}", size::show(held)));
-        say!("{name:width$}  {created}{held}");
+        let state = if *is_incomplete { "  incomplete" } else { "" };
+        say!("{name:width$}  {created}{held}{state}");
+        if *is_incomplete && let Some(token) = token(&path, name) {
+            say!("{:width$}  --resume {token}", "");
+        }
     }
     if let Some(held) = held_bytes.filter(|_| !list.is_empty()) {
         say!("all of them hold {}", size::show(held));
