@@ -4,7 +4,7 @@
 //! The name of a snapshot has the digest of the tree that it must show. So each snapshot in any
 //! state after a crash can be judged by itself.
 
-use super::{Bpfs, Ordered};
+use super::{Bpfs, Ordered, streams};
 use crate::{mounted, text};
 use crashsim::explore::{Budget, Outcome};
 use crashsim::image::CrashImage;
@@ -41,17 +41,18 @@ struct Snapshots<'m, M: Medium> {
 }
 
 /// Returns the digest of the tree that a file system shows.
-fn digest(fs: &dyn FileSystem) -> Result<String, String> {
+pub(super) fn digest(fs: &dyn FileSystem) -> Result<String, String> {
     let mut hasher = DefaultHasher::new();
     tree(fs).map_err(text)?.hash(&mut hasher);
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// Returns the names of the snapshots on a medium, in the order of their creation. (The clock
+/// Returns the names of the complete snapshots on a medium, in the order of their creation. (The clock
 /// starts again in each mount, so their times do not show the order.)
 fn names(medium: &impl Medium) -> Result<Vec<String>, String> {
     let all = bpfs::snapshots(medium).map_err(text)?;
-    let mut names: Vec<_> = all.into_iter().map(|snapshot| snapshot.name).collect();
+    let complete = all.into_iter().filter(|snapshot| !snapshot.is_incomplete);
+    let mut names: Vec<_> = complete.map(|snapshot| snapshot.name).collect();
     names.sort_by_key(|name| number(name));
     Ok(names)
 }
@@ -297,11 +298,26 @@ struct PoolCommand {
     has_one: bool,
     run: fn(&Recorder<CrashImage>) -> Result<(), pool::Error>,
     done: Found,
+    /// What can be done after a crash anywhere, and its effect.
+    then: Option<Sequel>,
 }
 
-const COMMANDS: [PoolCommand; 4] = [
-    PoolCommand { name: "create the first", has_one: false, run: create, done: (1, true) },
-    PoolCommand { name: "create", has_one: true, run: create, done: (2, true) },
+/// A continuation after a crash.
+#[derive(Clone, Copy)]
+struct Sequel {
+    run: fn(&CrashImage) -> Result<(), String>,
+    done: Found,
+}
+
+const COMMANDS: [PoolCommand; 7] = [
+    PoolCommand {
+        name: "create the first",
+        has_one: false,
+        run: create,
+        done: (1, true),
+        then: None,
+    },
+    PoolCommand { name: "create", has_one: true, run: create, done: (2, true), then: None },
     PoolCommand {
         name: "delete",
         has_one: true,
@@ -310,12 +326,41 @@ const COMMANDS: [PoolCommand; 4] = [
             Ok(pool.delete_snapshot(&first_name(medium)?)?)
         },
         done: (0, true),
+        then: None,
     },
     PoolCommand {
         name: "roll back",
         has_one: true,
         run: |medium| bpfs::roll_back(medium, &first_name(medium)?),
         done: (1, false),
+        then: None,
+    },
+    PoolCommand {
+        name: "receive",
+        has_one: false,
+        run: |medium| streams::receive_in_parts(medium, &streams::FULL),
+        done: (1, true),
+        then: Some(Sequel { run: |image| streams::go_on(image, &streams::FULL), done: (1, true) }),
+    },
+    PoolCommand {
+        name: "receive a difference",
+        has_one: true,
+        run: |medium| streams::receive_in_parts(medium, &streams::DIFFERENCE),
+        done: (2, true),
+        then: Some(Sequel {
+            run: |image| streams::go_on(image, &streams::DIFFERENCE),
+            done: (2, true),
+        }),
+    },
+    PoolCommand {
+        name: "receive and abort",
+        has_one: true,
+        run: |medium| {
+            streams::receive_half(medium, &streams::DIFFERENCE)?;
+            streams::abort(medium, &streams::DIFFERENCE)
+        },
+        done: (1, true),
+        then: Some(Sequel { run: streams::abort_all, done: (1, true) }),
     },
 ];
 
@@ -338,6 +383,7 @@ pub struct CommandRun {
     pub trace: Trace,
     before: Found,
     done: Found,
+    then: Option<Sequel>,
 }
 
 /// Records commands that create, delete and roll back.
@@ -345,10 +391,10 @@ pub struct CommandRun {
 /// # Errors
 /// Those of the commands.
 pub fn command_runs() -> Result<Vec<CommandRun>, String> {
-    let record = |PoolCommand { name, has_one, run, done }| {
+    let record = |PoolCommand { name, has_one, run, done, then }| {
         let bytes = pool_of_commands(has_one)?;
         let trace = keeping::record(&bytes, |medium| run(medium).map_err(text))?;
-        Ok(CommandRun { name, bytes, trace, before: (usize::from(has_one), true), done })
+        Ok(CommandRun { name, bytes, trace, before: (usize::from(has_one), true), done, then })
     };
     COMMANDS.into_iter().map(record).collect()
 }
@@ -359,12 +405,23 @@ impl CommandRun {
     /// # Errors
     /// The first violation.
     pub fn explore(&self, trace: &Trace, semantics: Semantics) -> Result<Stats, String> {
-        let state = |image: &CrashImage| -> Result<Found, String> {
+        let found = |image: &CrashImage| -> Result<Found, String> {
             let mounted = DURABLE.mount(image)?;
             let late = mounted.fs.lookup(ROOT, b"late").is_ok();
             drop(mounted);
             DURABLE.check(image)?;
             Ok((names(image)?.len(), late))
+        };
+        let state = |image: &CrashImage| -> Result<Found, String> {
+            let after = found(image)?;
+            if let Some(then) = self.then {
+                (then.run)(image).map_err(|e| format!("after that: {e}"))?;
+                let end = found(image)?;
+                if end != then.done {
+                    return Err(format!("after that: it leaves {end:?}"));
+                }
+            }
+            Ok(after)
         };
         let recover = |image: &CrashImage| {
             catch_unwind(AssertUnwindSafe(|| state(image)))
@@ -400,7 +457,7 @@ pub fn explore_commands(semantics: Semantics) -> Result<Stats, String> {
 }
 
 /// Returns the pool for the commands: with the file `/late`, and perhaps a snapshot from before.
-fn pool_of_commands(has_snapshot: bool) -> Result<Vec<u8>, String> {
+pub(super) fn pool_of_commands(has_snapshot: bool) -> Result<Vec<u8>, String> {
     const MORE: &str = "write /a 0 8; unlink /s; rename /d/b /b; create /late; write /late 0 5000; \
         mkdir /m; create /m/1; create /m/2; create /m/3; create /m/4; create /m/5; create /m/6; \
         create /m/7; create /m/8; create /m/9; create /m/10; create /m/11; create /m/12; \

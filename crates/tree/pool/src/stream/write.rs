@@ -33,17 +33,29 @@ impl<W: Write> StreamWriter<W> {
     /// # Errors
     /// Those of the sink.
     pub fn write(&mut self, record: &StreamRecord) -> io::Result<()> {
-        self.payload.clear();
-        self.records += 1;
-        let kind = encode(record, self.records, &mut self.payload);
-        let len = self.payload.len();
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.clear();
+        let kind = encode(record, self.records + 1, &mut payload);
+        let written = self.write_payload(kind, &payload);
+        self.payload = payload;
+        written
+    }
+
+    /// Writes a record of this kind with this payload. Readers refuse a payload that does not
+    /// follow the format.
+    ///
+    /// # Errors
+    /// Those of the sink.
+    pub fn write_payload(&mut self, kind: u32, payload: &[u8]) -> io::Result<()> {
+        let len = payload.len();
         assert!(len <= PAYLOAD_MAX, "a record of {len} bytes");
-        let mut header =
-            RecordHeader { kind: kind.into(), len: (len as u32).into(), crc: 0.into() };
-        self.crc = checksum(self.crc, &header.as_bytes()[..CHECKED], &self.payload);
+        let (kind, crc) = (kind.into(), 0.into());
+        let mut header = RecordHeader { kind, len: (len as u32).into(), crc };
+        self.crc = checksum(self.crc, &header.as_bytes()[..CHECKED], payload);
         header.crc.set(self.crc);
         self.out.write_all(header.as_bytes())?;
-        self.out.write_all(&self.payload)?;
+        self.out.write_all(payload)?;
+        self.records += 1;
         self.bytes += (size_of::<RecordHeader>() + len) as u64;
         Ok(())
     }
