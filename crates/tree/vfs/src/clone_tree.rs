@@ -334,16 +334,33 @@ pub fn names_in(fs: &dyn FileSystem, dir: Ino) -> Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Removes a directory with all below it.
+/// Removes a directory with all below it, however deep that is.
 fn remove_tree(fs: &dyn FileSystem, dir: Ino, name: &[u8]) -> Result<()> {
-    let entry = fs.lookup(dir, name)?;
-    let removed = names_in(fs, entry.ino).and_then(|names| {
-        names.iter().try_for_each(|below| match fs.peek(entry.ino, below)?.kind {
-            FileKind::Dir => remove_tree(fs, entry.ino, below),
-            _ => fs.unlink(entry.ino, below),
-        })
-    });
-    fs.forget(entry.ino, 1);
-    removed?;
-    fs.rmdir(dir, name)
+    let mut open = vec![(dir, name.to_vec(), fs.lookup(dir, name)?.ino)];
+    let removed = remove_all(fs, &mut open);
+    open.iter().for_each(|(_, _, ino)| fs.forget(*ino, 1));
+    removed
+}
+
+/// Removes directories, each with its parent, its name there, and a reference to it. Adds those
+/// that it meets, which are removed before.
+fn remove_all(fs: &dyn FileSystem, open: &mut Vec<(Ino, Vec<u8>, Ino)>) -> Result<()> {
+    while let Some((parent, name, dir)) = open.last().cloned() {
+        let before = open.len();
+        for below in names_in(fs, dir)? {
+            match fs.peek(dir, &below)?.kind {
+                FileKind::Dir => {
+                    let found = fs.lookup(dir, &below)?.ino;
+                    open.push((dir, below, found));
+                }
+                _ => fs.unlink(dir, &below)?,
+            }
+        }
+        if open.len() == before {
+            fs.rmdir(parent, &name)?;
+            fs.forget(dir, 1);
+            open.pop();
+        }
+    }
+    Ok(())
 }
