@@ -5,6 +5,8 @@
 //! only reads the pool, mounted or not. `rollback` needs the pool for itself.
 
 mod diff;
+mod keep;
+mod prune;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,6 +20,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use vfs::Errno;
 
+use self::keep::KeepRule;
 use crate::stream::token;
 use crate::{output, pool, size};
 
@@ -32,8 +35,8 @@ Example: keepstone snapshot create /dev/shm/pool monday
 The snapshot has what all calls had done that returned before it, and nothing half. Programs wait while
 names and attributes are copied: for about a second per million files. Contents are shared, so they take no space
 until they change in the pool. Stores through mmap that the kernel has not written back are not in it:
-call `sync` before.")]
-    Create(NamedArgs),
+call `sync` before. With --keep, older snapshots are deleted afterwards, as by `snapshot prune`.")]
+    Create(CreateArgs),
     /// List the snapshots of a pool, the oldest first.
     #[command(after_help = "Example: keepstone snapshot list /mnt --space")]
     List(ListArgs),
@@ -41,6 +44,14 @@ call `sync` before.")]
     /// free.
     #[command(after_help = "Example: keepstone snapshot delete /mnt monday tuesday")]
     Delete(DeleteArgs),
+    /// Delete the snapshots that a rule does not keep.
+    #[command(after_help = "\
+Example: keepstone snapshot prune /mnt --keep 3,24h,7d,4w --prefix auto- --dry-run
+
+A snapshot stays if any item of the rule keeps it: `3` keeps the three newest; `24h`, `7d` and `4w` keep the
+newest of each hour, day or week, the last 24, 7 and 4 of those that have one (in UTC; weeks begin on Mondays). So none
+goes only because time passes. Snapshots that are mounted stay, and so do incomplete ones.")]
+    Prune(prune::PruneArgs),
     /// List the paths that differ between a snapshot and another one, or the present state.
     #[command(after_help = "\
 Example: keepstone snapshot diff /mnt monday tuesday
@@ -67,6 +78,19 @@ pub struct NamedArgs {
     /// The name of the snapshot: 1 to 64 bytes without `/`, `@` and control characters.
     #[arg(value_parser = name)]
     pub name: String,
+}
+
+/// `keepstone snapshot create`
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    #[command(flatten)]
+    pub named: NamedArgs,
+    /// Then delete the snapshots that this rule does not keep, such as 3,24h,7d (see `prune`).
+    #[arg(long, value_name = "RULE")]
+    pub keep: Option<KeepRule>,
+    /// Leave all snapshots alone whose names do not begin so.
+    #[arg(long, requires = "keep", default_value = "")]
+    pub prefix: String,
 }
 
 /// `keepstone snapshot list`
@@ -102,6 +126,14 @@ struct Changed<'a> {
 }
 
 #[derive(Serialize)]
+struct Created<'a> {
+    #[serde(flatten)]
+    changed: Changed<'a>,
+    /// What `--keep` has deleted. Null without it.
+    pruned: Option<prune::Pruned>,
+}
+
+#[derive(Serialize)]
 struct ListedSnapshot {
     #[serde(flatten)]
     snapshot: Snapshot,
@@ -122,6 +154,7 @@ pub fn run(command: &SnapshotCommand, json: bool) -> Result<ExitCode> {
         SnapshotCommand::Create(args) => create(args, json),
         SnapshotCommand::List(args) => list(args, json),
         SnapshotCommand::Delete(args) => delete(args, json),
+        SnapshotCommand::Prune(args) => prune::run(args, json),
         SnapshotCommand::Diff(args) => diff::run(args, json),
         SnapshotCommand::Rollback(args) => roll_back(args, json),
     }?;
@@ -177,11 +210,20 @@ fn explain(errno: Errno, pool: &Path, name: &str) -> anyhow::Error {
     }
 }
 
-fn create(args: &NamedArgs, json: bool) -> Result<()> {
-    let path = pool::absolute(&args.pool)?;
-    let name = &args.name;
+fn create(args: &CreateArgs, json: bool) -> Result<()> {
+    let path = pool::absolute(&args.named.pool)?;
+    let name = &args.named.name;
     attached(&path, |fs| fs.create_snapshot(name).map_err(|e| explain(e, &path, name)))?;
-    report(&path, std::slice::from_ref(name), "created", json)
+    let pruning = |keep| prune::Pruning { keep, prefix: &args.prefix, dry_run: false };
+    let pruned = args.keep.as_ref().map(|keep| prune::prune(&path, &pruning(keep))).transpose()?;
+    let snapshots = std::slice::from_ref(name);
+    if json {
+        let pool = path.display().to_string();
+        return output::json(&Created { changed: Changed { pool, snapshots }, pruned });
+    }
+    report(&path, snapshots, "created", json)?;
+    pruned.iter().for_each(|pruned| pruned.say(&path));
+    Ok(())
 }
 
 fn delete(args: &DeleteArgs, json: bool) -> Result<()> {

@@ -78,6 +78,7 @@ fn json_is_one_value() {
     runs(&s, &mut seen, "snapshot create", &[&dir, "now"]);
     runs(&s, &mut seen, "snapshot list", &[&dir, "--space"]);
     runs(&s, &mut seen, "snapshot diff", &[&dir, "now"]);
+    runs(&s, &mut seen, "snapshot prune", &[&dir, "--keep", "9"]);
     let stream = s.outside("stream").to_str().unwrap().to_owned();
     runs(&s, &mut seen, "send", &[&format!("{dir}@now"), "-o", &stream]);
     runs(&s, &mut seen, "receive", &[&format!("{dir}@again"), &stream]);
