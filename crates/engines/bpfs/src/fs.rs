@@ -112,6 +112,11 @@ impl<M: Medium> namespace::Files for Files<M> {
         self.read_only.store(true, Relaxed);
     }
 
+    fn end_use(&self) -> Result<()> {
+        self.end_sharing();
+        Ok(())
+    }
+
     const KEPT_BLOCKS: u64 = KEEP;
 
     const DURABILITY: Durability = Durability::OnReturn;

@@ -68,7 +68,7 @@ pub use pool::{
     MountReport, Place, PoolInfo, Problem,
 };
 pub use received::{receive, token};
-pub use send::send;
+pub use send::{NamedInode, changed, names_in_snapshot, send};
 
 /// The name of the layout.
 pub const LAYOUT: &str = "bpfs";

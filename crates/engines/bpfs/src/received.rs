@@ -7,11 +7,11 @@
 
 use crate::crawler::{Node, Trees};
 use crate::layout::*;
-use crate::send::Table;
-use crate::snapshots::find_entry;
+use crate::send::{Found, Table, trees};
+use crate::snapshots::{TableEntry, find_entry};
 use crate::{Bpfs, MountOptions};
 use namespace::Chain;
-use pmem::{Medium, Pm};
+use pmem::Medium;
 use pool::stream::{
     InodeDigest, ReceiveError, ReceiveStep, StreamHead, StreamPosition, StreamReader, StreamRecord,
     StreamToken,
@@ -23,12 +23,6 @@ use vfs::{Errno, FileKind};
 const GROUP_BYTES: usize = 8 << 20;
 /// The most inodes of a group.
 const GROUP_INODES: u64 = 4096;
-
-/// Returns the trees of a pool, for a reader without derived state.
-fn trees<M: Medium>(medium: &M) -> Result<Trees<&M>, pool::Error> {
-    let bytes = FORMAT.load(medium)?.blocks.get() * BLOCK;
-    Ok(Trees { medium: Pm(medium), bytes, marks: 0 })
-}
 
 /// Returns the token of a snapshot that is being received; `None` if it is complete.
 ///
@@ -188,9 +182,9 @@ fn verify<M: Medium>(medium: &M, name: &str, inodes: u64, digest: u64) -> Result
 /// Checks the part of an inode that a mount does not.
 fn verify_inode<M: Medium>(
     trees: &Trees<M>,
-    entry: &crate::snapshots::TableEntry,
+    entry: &TableEntry,
     number: u64,
-    inode: &crate::send::Found,
+    inode: &Found,
 ) -> Result<(), ReceiveError> {
     let (root, size) = (trees.check_root(inode.record.root.get())?, inode.record.size.get());
     let wrong = |what: &str| Err(ReceiveError::Unsound(format!("inode {number}: {what}")));

@@ -20,8 +20,9 @@ use pool::stream::{
     DATA_MAX, INODE_NEW, InodeDigest, SendError, SendRequest, StreamEntry, StreamHead, StreamInode,
     StreamPosition, StreamRecord, StreamSnapshot,
 };
+use std::collections::HashSet;
 use std::ops::Range;
-use vfs::{Errno, FileKind, Result};
+use vfs::{Errno, FileKind, Ino, Result};
 use zerocopy::{FromBytes as _, FromZeros as _, IntoBytes as _};
 
 /// A time of change counts as exact if it lies this long before a snapshot, in nanoseconds. The
@@ -31,6 +32,12 @@ const SETTLED_NS: u64 = 1_000_000_000;
 /// Bytes of data in a record.
 const RUN: usize = 256 << 10;
 const _: () = assert!(RUN <= DATA_MAX);
+
+/// Returns the trees of a pool, for a reader without derived state.
+pub fn trees<M: Medium>(medium: &M) -> std::result::Result<Trees<&M>, pool::Error> {
+    let bytes = FORMAT.load(medium)?.blocks.get() * BLOCK;
+    Ok(Trees { medium: Pm(medium), bytes, marks: 0 })
+}
 
 /// The receiver of records.
 type Sink<'a> = &'a mut dyn FnMut(StreamRecord) -> std::result::Result<(), SendError>;
@@ -123,6 +130,15 @@ impl<'a, M: Medium> Table<'a, M> {
     }
 }
 
+/// Returns the entry of a complete snapshot.
+fn find<M: Medium>(trees: &Trees<M>, name: &str) -> std::result::Result<TableEntry, SendError> {
+    match find_entry(&trees.medium, trees.bytes, name) {
+        Ok(entry) if !entry.is_incomplete() => Ok(entry),
+        Ok(_) | Err(Errno::NOENT) => Err(SendError::NoSnapshot(name.to_owned())),
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// Sends a stream: calls `sink` for each record.
 ///
 /// # Errors
@@ -132,16 +148,9 @@ pub fn send(
     request: &SendRequest,
     sink: Sink<'_>,
 ) -> std::result::Result<(), SendError> {
-    let sb = FORMAT.load(medium)?;
-    let bytes = sb.blocks.get() * BLOCK;
-    let trees = Trees { medium: Pm(medium), bytes, marks: 0 };
-    let find = |name: &String| match find_entry(&trees.medium, bytes, name) {
-        Ok(entry) if !entry.is_incomplete() => Ok(entry),
-        Ok(_) | Err(Errno::NOENT) => Err(SendError::NoSnapshot(name.clone())),
-        Err(e) => Err(e.into()),
-    };
-    let entry = find(&request.snapshot)?;
-    let base = request.base.as_ref().map(find).transpose()?;
+    let trees = trees(medium)?;
+    let entry = find(&trees, &request.snapshot)?;
+    let base = request.base.as_ref().map(|base| find(&trees, base)).transpose()?;
     let mut new = Table::new(&trees, &entry)?;
     let mut old = base.as_ref().map(|entry| Table::new(&trees, entry)).transpose()?;
     let named =
@@ -163,7 +172,8 @@ pub fn send(
     let (start, inodes) = (head.start, head.inodes);
     sink(StreamRecord::Head(head))?;
     let settled = base.as_ref().map_or(0, |base| base.created().saturating_sub(SETTLED_NS));
-    let mut sender = Sender { trees: &trees, settled, sink, run: None, gone: None };
+    let mut sender =
+        Sender { trees: &trees, settled, sink, run: None, gone: None, is_brief: false };
     let (mut digest, mut count) = (InodeDigest::default(), 0);
     for number in 1..inodes {
         let now = new.inode(number)?;
@@ -182,6 +192,104 @@ pub fn send(
     (sender.sink)(StreamRecord::End { inodes: count, digest: digest.finish() })
 }
 
+/// Returns the numbers of the inodes that two snapshots have, and that differ in attributes, names
+/// or content. Reads no content.
+///
+/// # Errors
+/// Those of [`send`].
+pub fn changed(
+    medium: &impl Medium,
+    from: &str,
+    to: &str,
+) -> std::result::Result<HashSet<Ino>, SendError> {
+    let trees = trees(medium)?;
+    let (base, entry) = (find(&trees, from)?, find(&trees, to)?);
+    let (mut old, mut new) = (Table::new(&trees, &base)?, Table::new(&trees, &entry)?);
+    let mut all = HashSet::new();
+    let mut sink = |record| {
+        if let StreamRecord::Inode(inode) = record {
+            all.insert(Ino(inode.number.get()));
+        }
+        Ok(())
+    };
+    let settled = base.created().min(entry.created()).saturating_sub(SETTLED_NS);
+    let mut sender =
+        Sender { trees: &trees, settled, sink: &mut sink, run: None, gone: None, is_brief: true };
+    for number in 1..old.inodes.min(new.inodes) {
+        let (before, now) = (old.inode(number)?, new.inode(number)?);
+        sender.inode(number, before.as_ref(), now.as_ref(), 0)?;
+    }
+    Ok(all)
+}
+
+/// An inode, as a directory of a snapshot names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedInode {
+    /// Its number.
+    pub ino: Ino,
+    /// Its generation.
+    pub generation: u32,
+    /// Its kind.
+    pub kind: FileKind,
+}
+
+/// Returns the names in a directory of a complete snapshot, without a mount of it.
+///
+/// # Errors
+/// Those of [`send`]; `EUCLEAN` if there is no such directory.
+pub fn names_in_snapshot(
+    medium: &impl Medium,
+    name: &str,
+    dir: Ino,
+) -> std::result::Result<Vec<(Vec<u8>, NamedInode)>, SendError> {
+    let trees = trees(medium)?;
+    let dir = Table::new(&trees, &find(&trees, name)?)?.inode(dir.0)?;
+    let dir = dir.filter(|dir| dir.kind == FileKind::Dir).ok_or(Errno::UCLEAN)?;
+    let size = dir.record.size.get();
+    if size > trees.bytes {
+        return Err(Errno::UCLEAN.into());
+    }
+    let mut names = Vec::new();
+    for offset in (0..size).step_by(BLOCK as usize) {
+        let block = block_of(&trees, &dir, offset)?.ok_or(Errno::UCLEAN)?;
+        for entry in entries_of(&block)? {
+            let kind = FileKind::from_mode(u32::from(entry.kind) << 12).ok_or(Errno::UCLEAN)?;
+            let (ino, generation) = (Ino(entry.ino.into()), entry.generation);
+            names.push((entry.name, NamedInode { ino, generation, kind }));
+        }
+    }
+    Ok(names)
+}
+
+/// Reads a block of a directory.
+fn block_of<M: Medium>(
+    trees: &Trees<M>,
+    dir: &Found,
+    offset: u64,
+) -> Result<Option<[u8; BLOCK as usize]>> {
+    let root = trees.check_root(dir.record.root.get())?;
+    Ok(trees.find_block(root, offset)?.map(|block| {
+        let mut bytes = [0; BLOCK as usize];
+        trees.medium.read(block.at(0), &mut bytes);
+        bytes
+    }))
+}
+
+/// Returns the entries of a block of a directory.
+fn entries_of(block: &[u8; BLOCK as usize]) -> Result<Vec<StreamEntry>> {
+    let mut entries = Vec::new();
+    for entry in Chain::new(block) {
+        let entry = entry.map_err(|_| Errno::UCLEAN)?;
+        let Some(life) = entry.life else { continue };
+        let at = (entry.off + DIRENT_HEADER) as usize;
+        let name = block[at..at + entry.word.name_len].to_vec();
+        let ino = u32::try_from(life.ino.0).map_err(|_| Errno::UCLEAN)?;
+        let (generation, kind) = (life.generation, entry.word.kind);
+        entries.push(StreamEntry { ino, generation, kind, name });
+    }
+    Ok(entries)
+}
+
 /// A range of contents that is about to be sent.
 enum Run {
     Data(u64, u64, Vec<u8>),
@@ -196,6 +304,8 @@ struct Sender<'a, M> {
     run: Option<Run>,
     /// Inodes that are gone, and not sent yet.
     gone: Option<Range<u64>>,
+    /// Whether only the records that begin inodes are of interest.
+    is_brief: bool,
 }
 
 /// An inode of which something may be sent.
@@ -283,6 +393,11 @@ impl<M: Medium> Sender<'_, M> {
         }
     }
 
+    /// Returns whether all that is of interest was sent of an inode.
+    fn is_done(&self, open: &Open<'_>) -> bool {
+        self.is_brief && open.has_begun
+    }
+
     /// Returns whether what the inode has for itself has not changed (send-E1).
     fn is_settled(&self, open: &Open<'_>) -> bool {
         let ctime = open.new.record.ctime.get();
@@ -292,7 +407,7 @@ impl<M: Medium> Sender<'_, M> {
     /// Sends the extended attributes, if they differ.
     fn attributes(&mut self, open: &mut Open<'_>) -> std::result::Result<(), SendError> {
         let words = (open.old.map_or(0, |old| old.record.xattr.get()), open.new.record.xattr.get());
-        if words == (0, 0) || self.is_settled(open) {
+        if words == (0, 0) || self.is_settled(open) || self.is_done(open) {
             return Ok(());
         }
         let list = |word: u64| match self.trees.load_list(word)? {
@@ -318,38 +433,22 @@ impl<M: Medium> Sender<'_, M> {
             return Ok(());
         }
         for offset in (open.from..size).step_by(BLOCK as usize) {
-            let block = self.names_at(open.new, offset)?.ok_or(Errno::UCLEAN)?;
+            if self.is_done(open) {
+                break;
+            }
+            let block = block_of(self.trees, open.new, offset)?.ok_or(Errno::UCLEAN)?;
             let old = match open.old {
-                Some(old) if offset < old.record.size.get() => self.names_at(old, offset)?,
+                Some(old) if offset < old.record.size.get() => block_of(self.trees, old, offset)?,
                 _ => None,
             };
             if old.is_some_and(|old| old == block) {
                 continue;
             }
-            let mut entries = Vec::new();
-            for entry in Chain::new(&block) {
-                let entry = entry.map_err(|_| Errno::UCLEAN)?;
-                let Some(life) = entry.life else { continue };
-                let at = (entry.off + DIRENT_HEADER) as usize;
-                let name = block[at..at + entry.word.name_len].to_vec();
-                let ino = u32::try_from(life.ino.0).map_err(|_| Errno::UCLEAN)?;
-                let (generation, kind) = (life.generation, entry.word.kind);
-                entries.push(StreamEntry { ino, generation, kind, name });
-            }
+            let entries = entries_of(&block)?;
             self.begin(open)?;
             (self.sink)(StreamRecord::Names(open.number, offset, entries))?;
         }
         Ok(())
-    }
-
-    /// Reads a block of a directory.
-    fn names_at(&self, dir: &Found, offset: u64) -> Result<Option<[u8; BLOCK as usize]>> {
-        let root = self.trees.check_root(dir.record.root.get())?;
-        Ok(self.trees.find_block(root, offset)?.map(|block| {
-            let mut bytes = [0; BLOCK as usize];
-            self.trees.medium.read(block.at(0), &mut bytes);
-            bytes
-        }))
     }
 
     /// Sends the content that differs.
@@ -393,6 +492,9 @@ impl<M: Medium> Sender<'_, M> {
         range: &Range<u64>,
     ) -> std::result::Result<(), SendError> {
         let height = old.height.max(new.height);
+        if self.is_done(open) {
+            return Ok(());
+        }
         if new.base >= range.end || new.base + span(height) <= range.start {
             return Ok(());
         }
@@ -442,6 +544,9 @@ impl<M: Medium> Sender<'_, M> {
             matches!(run, Run::Data(_, start, bytes)
                 if start + bytes.len() as u64 == at && bytes.len() + len <= RUN)
         };
+        if self.is_brief {
+            return self.begin(open);
+        }
         if !self.run.as_ref().is_some_and(fits) {
             self.begin(open)?;
             self.flush_run()?;

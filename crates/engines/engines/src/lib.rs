@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use bpfs::Bpfs;
+pub use bpfs::NamedInode;
 use modelfs::ModelFs;
 use pmem::{Lock, Medium as _, Region};
 use pool::stream::{ReceiveError, SendError, SendRequest, StreamReader, StreamRecord, StreamToken};
@@ -13,10 +14,11 @@ use pool::{
     CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, PoolInfo, Snapshot,
 };
 use scmfs::Scmfs;
+use std::collections::HashSet;
 use std::io::{self, Read};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use vfs::{Errno, FileSystem as _};
+use vfs::{Errno, FileSystem as _, Ino};
 
 /// The layout of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,6 +275,32 @@ pub fn send(
         Layout::Bpfs => bpfs::send(region, request, sink),
         Layout::Scmfs | Layout::Model => Err(Errno::OPNOTSUPP.into()),
     }
+}
+
+/// Returns the inodes that two snapshots of the pool in `region` have, and that differ in
+/// attributes, names or content. Follows no pointer that both have, and reads no content. Neither
+/// snapshot is deleted before `region` is closed.
+///
+/// # Errors
+/// Those of [`send`].
+pub fn changed(region: &Region, from: &str, to: &str) -> Result<HashSet<Ino>, SendError> {
+    hold_snapshots(region, &[from, to])?;
+    match layout(region)? {
+        Layout::Bpfs => bpfs::changed(region, from, to),
+        Layout::Scmfs | Layout::Model => Err(Errno::OPNOTSUPP.into()),
+    }
+}
+
+/// Returns the names in a directory of a snapshot, without a mount of it.
+///
+/// # Errors
+/// Those of [`bpfs::names_in_snapshot`].
+pub fn names_in_snapshot(
+    region: &Region,
+    name: &str,
+    dir: Ino,
+) -> Result<Vec<(Vec<u8>, NamedInode)>, SendError> {
+    bpfs::names_in_snapshot(region, name, dir)
 }
 
 /// Makes a snapshot of this name from a stream, in the pool in `region`, which other processes may
