@@ -7,7 +7,7 @@ use rng::Rng;
 use suite::flushed;
 use vfs::script::{Driver, parse};
 use vfs::tree::{Tree, tree};
-use vfs::{Caller, Errno, FileSystem, NewKind, NewNode, ROOT};
+use vfs::{Caller, Errno, FileSystem, NewKind, NewNode, ROOT, Timestamp};
 
 pub const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
 const BYTES: u64 = 64 << 20;
@@ -297,7 +297,10 @@ fn a_damaged_word_of_the_table_is_refused() {
 /// The costs of a snapshot: its copies, and four words.
 #[test]
 fn costs() {
-    let fs = pool();
+    // A tick of the clock would store times.
+    let clock = || Timestamp(1);
+    let options = MountOptions { clock, ..MountOptions::default() };
+    let fs = Bpfs::mount(pool().into_medium(), &options).unwrap();
     let file = fs.create(&Caller::ROOT, ROOT, b"f", &FILE).unwrap().ino;
     fs.write(file, 0, &vec![1; 8 << 20]).unwrap();
     let cost = |op: &dyn Fn()| {
