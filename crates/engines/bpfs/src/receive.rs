@@ -7,8 +7,8 @@
 //! - receive-I2: a group of records is prepared as copies from the changed blocks up to the root of
 //!   the inode file, with the progress, and committed by the root word. So the progress is that of
 //!   what is there, also after a crash.
-//! - receive-I3: what a stream says was checked by its reader (stream-S1). Here it is checked
-//!   against the inode that it belongs to. The blocks of a group are reserved before it begins.
+//! - receive-I3: the reader of a stream has checked its records (stream-S1). Here they are checked
+//!   against the inode that they belong to. The blocks of a group are reserved before it begins.
 //! - receive-I4: a group holds the lock of snapshots: none is deleted or counted meanwhile.
 //!
 //! | operation | prepared | stored | fences |
@@ -76,7 +76,7 @@ enum With<'a> {
     /// These bytes, and zeros behind them in their last block.
     Bytes(&'a [u8]),
     Hole,
-    /// What it has, and zeros from a byte of its only block on.
+    /// The present bytes of its only block up to a byte, then zeros.
     ZerosFrom(usize),
 }
 
@@ -327,7 +327,7 @@ impl<M: Medium> Group<'_, '_, M> {
         }
     }
 
-    /// Drops the trees of an inode, if there is one.
+    /// Drops the trees of an inode, if it is valid.
     fn remove(&mut self, number: u64) -> Result<()> {
         let record = self.load(number)?;
         if kind_of(&record)?.is_some() {

@@ -3,7 +3,7 @@
 //! - received-V1: a snapshot becomes complete only after all of it was checked: its inodes are those
 //!   of the sender ([`InodeDigest`]), each name leads to an inode of its generation and kind, each
 //!   inode has a name, and a mount of it finds no contradiction.
-//! - received-V2: memory holds one group and one record, whatever the stream says.
+//! - received-V2: memory holds one group and one record, whatever the stream contains.
 
 use crate::crawler::{Node, Trees};
 use crate::layout::*;
@@ -58,7 +58,7 @@ pub fn receive<M: Medium>(
         let record = match reader.next() {
             Ok(record) => record,
             Err(e) => {
-                // What has come so far is sound.
+                // The records before the fault are sound.
                 group.apply(reader.bytes())?;
                 return Err(e.into());
             }

@@ -169,7 +169,7 @@ pub fn sent(bytes: &[u8]) {
     let region = region_of(&image);
     for (base, snapshot) in [(None, "a"), (Some("a"), "b"), (Some("b"), "a")] {
         let Some(stream) = stream(&region, base, snapshot) else { continue };
-        // What a damaged pool sends, a reader may refuse.
+        // A reader may refuse the stream of a damaged pool.
         let Ok(reader) = StreamReader::new(&stream[..]) else { continue };
         let to = match base {
             None => empty(),

@@ -95,7 +95,7 @@ fn snapshots_go_to_pools_of_other_sizes() {
         let alone = pool(bytes);
         receive(&alone, &sent(&from, &request(None, "c")).0).unwrap();
         assert_eq!(look(&alone, "c"), look(&from, "c"));
-        // What was received is sent on.
+        // A received snapshot can be sent, too.
         let (first, second) =
             (sent(&from, &request(Some("a"), "c")), sent(&to, &request(Some("a"), "c")));
         assert_eq!(first.1[1..], second.1[1..]);

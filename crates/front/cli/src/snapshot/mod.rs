@@ -129,7 +129,7 @@ struct Changed<'a> {
 struct Created<'a> {
     #[serde(flatten)]
     changed: Changed<'a>,
-    /// What `--keep` has deleted. Null without it.
+    /// The snapshots that `--keep` has deleted. Null without it.
     pruned: Option<prune::Pruned>,
 }
 

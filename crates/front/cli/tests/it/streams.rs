@@ -92,7 +92,7 @@ fn a_pool_in_use_is_sent_to_another_one() {
     assert_eq!(listed["snapshots"].as_array().unwrap().len(), 4);
 }
 
-/// A receiver is killed. What has come stays, is not seen, and is resumed or given back.
+/// A receiver is killed. Its part of the stream stays, is not seen, and is resumed or given back.
 #[test]
 fn a_killed_receiver_resumes() {
     let s = Sandbox::mounted(&[]);

@@ -298,7 +298,7 @@ struct PoolCommand {
     has_one: bool,
     run: fn(&Recorder<CrashImage>) -> Result<(), pool::Error>,
     done: Found,
-    /// What can be done after a crash anywhere, and its effect.
+    /// A command that works after a crash anywhere, and its effect.
     then: Option<Sequel>,
 }
 

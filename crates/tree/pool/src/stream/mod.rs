@@ -186,7 +186,7 @@ pub enum SendError {
     /// There is no snapshot of this name.
     #[error("has no snapshot {0}, or it is incomplete")]
     NoSnapshot(String),
-    /// The token is one of another stream.
+    /// The token belongs to another stream.
     #[error("the token is not one of this snapshot and base; send without `--resume`")]
     OtherStream,
     /// The sink failed.

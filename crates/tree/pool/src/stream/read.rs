@@ -5,6 +5,7 @@ use super::{
     BLOCK, StreamEntry, StreamHead, StreamPosition, StreamRecord, StreamSnapshot, checksum,
 };
 use crate::check_snapshot_name;
+use std::collections::HashSet;
 use std::io::{self, Read};
 use vfs::{FileKind, Limits};
 use zerocopy::{FromBytes as _, FromZeros as _, IntoBytes as _};
@@ -23,7 +24,7 @@ pub enum StreamError {
     Wrong {
         /// Where the record begins.
         offset: u64,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// It ends before its last record.
@@ -47,7 +48,7 @@ pub struct StreamReader<R> {
     has_ended: bool,
 }
 
-/// What may come next.
+/// The records that may come next.
 #[derive(Default)]
 struct Order {
     /// The first inode that may begin.
@@ -366,7 +367,7 @@ fn check_inode(inode: &StreamInode, is_full: bool) -> Result<(), String> {
 
 fn decode_attributes(mut rest: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
     let mut list: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-    let mut names = std::collections::HashSet::new();
+    let (mut names, mut list_bytes) = (HashSet::new(), 0);
     while !rest.is_empty() {
         let (header, after) = Attribute::read_from_prefix(rest).map_err(|_| TOO_SHORT)?;
         let name_len = usize::from(u16::from_le_bytes(header.name_len));
@@ -383,6 +384,10 @@ fn decode_attributes(mut rest: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String>
                 "the attribute {:?} is not allowed",
                 name.escape_ascii().to_string()
             ));
+        }
+        list_bytes += name_len + 1;
+        if list_bytes > Limits::MAX.xattr_list {
+            return Err("the attributes have too many names".to_owned());
         }
         list.push((name.to_vec(), value.to_vec()));
         rest = after;

@@ -152,6 +152,10 @@ fn hostile_records_are_refused() {
         vec![file.clone(), Attributes(9, vec![attribute(b"\0ser.a")])],
         vec![file.clone(), Attributes(9, vec![attribute(&[b'x'; 256])])],
         vec![file.clone(), Attributes(9, vec![(b"user.a".to_vec(), vec![1; 65_537])])],
+        vec![
+            file.clone(),
+            Attributes(9, (0..20_000).map(|i| (format!("{i:05}").into_bytes(), vec![])).collect()),
+        ],
         vec![dir.clone(), Names(9, 100, vec![])],
         vec![dir.clone(), Names(9, 0, vec![no_inode])],
         vec![dir.clone(), Names(9, 0, vec![no_kind])],
