@@ -249,7 +249,7 @@ campaign: ## millions of generated calls against the model and the kernel, kills
 
 # Guided by coverage, under AddressSanitizer, with a nightly toolchain; else mutations of valid
 # inputs.
-fuzz: ## bytes that strangers can send: sockets, pools, caches, mounts, stores (14 targets of FUZZ_SECONDS each)
+fuzz: ## bytes that strangers can send: sockets, pools, streams, caches, mounts, stores (16 targets of FUZZ_SECONDS each)
 	KEEPSTONE_NBD_SESSIONS=100000 $(CARGO) test --release --package nbd --test it fuzz
 	if $(CARGO) +nightly --version; then \
 	    scripts/lib/packages.sh g++ && scripts/lib/cargo-tools.sh $(TOOLS) cargo-fuzz && \

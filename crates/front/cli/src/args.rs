@@ -113,6 +113,23 @@ Example: keepstone snapshot create /mnt nightly
 The archive has the POSIX format (pax), with owners, times in ns, extended attributes, ACLs, hard links and
 holes. GNU tar extracts it: `tar --xattrs --xattrs-include='*' -xpf`. Sockets are left out.")]
     Export(ExportArgs),
+    /// Write a snapshot, or what differs from an older one, as a stream for `receive`.
+    #[command(after_help = "\
+Example: keepstone snapshot create /mnt tuesday
+         keepstone send /mnt@tuesday --from monday | ssh backup keepstone receive /srv/pool
+
+A stream of differences has no more than these, and to find them reads little else. Files that share blocks
+are sent as files of their own.")]
+    Send(crate::stream::SendArgs),
+    /// Make a snapshot from a stream of `send`, also while programs use the pool.
+    #[command(after_help = "\
+Example: keepstone receive /srv/pool stream
+         keepstone receive /srv/pool --rollback <stream
+
+The snapshot exists when all of the stream has come and was checked. If the stream breaks off, what has come
+stays, and a token is printed: `keepstone send --resume TOKEN` continues. `--abort POOL@NAME` gives it back.
+The pool may have another size than the sender's.")]
+    Receive(crate::stream::ReceiveArgs),
     /// Keep states of a pool: create, list, mount and delete snapshots, and go back to one.
     Snapshot {
         /// The command.

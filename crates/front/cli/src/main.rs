@@ -41,6 +41,7 @@ mod simulate;
 mod size;
 mod snapshot;
 mod stats;
+mod stream;
 mod tags;
 mod top;
 mod trim;
@@ -114,6 +115,8 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Clone(args) => clone::run(args, cli.json),
         CliCommand::ClonePool(args) => clone_pool::run(args, cli.json),
         CliCommand::Export(args) => export::run(args, cli.json),
+        CliCommand::Send(args) => stream::send(args, cli.json),
+        CliCommand::Receive(args) => stream::receive(args, cli.json),
         CliCommand::Snapshot { command } => snapshot::run(command, cli.json),
         CliCommand::Branch { command } => branch::run(command, cli.json),
         CliCommand::Stats(args) => stats::run(args, cli.json),

@@ -85,6 +85,10 @@ fn json_is_one_value() {
     runs(&s, &mut seen, "branch discard", &[&dir, "two"]);
     runs(&s, &mut seen, "snapshot list", &[&dir, "--space"]);
     runs(&s, &mut seen, "snapshot diff", &[&dir, "now"]);
+    runs(&s, &mut seen, "snapshot prune", &[&dir, "--keep", "9"]);
+    let stream = s.outside("stream").to_str().unwrap().to_owned();
+    runs(&s, &mut seen, "send", &[&format!("{dir}@now"), "-o", &stream]);
+    runs(&s, &mut seen, "receive", &[&format!("{dir}@again"), &stream]);
     runs(&s, &mut seen, "top", &["--count", "1", &dir]);
     runs(&s, &mut seen, "run", &["--stats", "--", "true"]);
     runs(&s, &mut seen, "umount", &[&dir]);

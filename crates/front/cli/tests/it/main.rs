@@ -31,6 +31,7 @@ mod served;
 mod simulate;
 mod snapshots;
 mod strangers;
+mod streams;
 mod stress;
 mod thin;
 mod tidy;
