@@ -408,16 +408,6 @@ impl<M: Medium> Store<M> {
         let _ = self.medium.publish(POOL_SNAPSHOTS, word, ready);
     }
 
-    /// Returns the place of an entry that a snapshot of this name can get.
-    pub fn free_entry(&self, name: &str) -> Result<PmOff> {
-        if entries(&self.medium).iter().any(|entry| entry.name() == name) || self.has_branch(name) {
-            return Err(Errno::EXIST);
-        }
-        self.begin_snapshots();
-        let free = (0..COUNT).find(|number| entry(&self.medium, *number).is_none());
-        free.map(place_of).ok_or(Errno::MLINK)
-    }
-
     /// Returns the present time, as a time of creation that no other snapshot has. (The clock of the
     /// kernel advances in steps, and streams name their base by this time.)
     fn time_of_creation(&self) -> u64 {
@@ -471,6 +461,16 @@ impl<M: Medium> Files<M> {
         let held = |some: &[TableEntry]| self.held_blocks(some).map(|blocks| Some(blocks * BLOCK));
         let one = |entry: &TableEntry| Ok(describe(entry, held(std::slice::from_ref(entry))?));
         Ok(Snapshots { list: all.iter().map(one).collect::<Result<_>>()?, held_bytes: held(&all)? })
+    }
+
+    /// Returns the place of an entry that a snapshot of this name can get.
+    pub fn free_entry(&self, name: &str) -> Result<PmOff> {
+        if entries(&self.medium).iter().any(|entry| entry.name() == name) || self.has_branch(name) {
+            return Err(Errno::EXIST);
+        }
+        self.begin_snapshots();
+        let free = (0..COUNT).find(|number| entry(&self.medium, *number).is_none());
+        free.map(place_of).ok_or(Errno::MLINK)
     }
 
     /// Implements [`namespace::Files::create_snapshot`].

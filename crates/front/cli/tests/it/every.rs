@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::common::Sandbox;
 
 /// Commands that are not run here, with the reason.
-const LEFT_OUT: [(&str, &str); 10] = [
+const LEFT_OUT: [(&str, &str); 11] = [
     ("attach discard", "needs a conflict: resolved.rs"),
     ("attach resolve", "needs a conflict: resolved.rs"),
     ("bdev", "only a group"),
