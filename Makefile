@@ -54,7 +54,7 @@ SCMFS_BENCH ?=
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs install uninstall deb rpm wheel book campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
+.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs paper install uninstall deb rpm wheel book campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -167,6 +167,13 @@ bench-scmfs: ## the aims of SCMFS, with BPFS for comparison: ratios, IOzone, Pos
 
 bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount (12 minutes)
 	scripts/bench/programs.sh
+
+# Operations of the papers' benchmarks are divided by this (1000 at most).
+PAPER_SCALE ?= 1
+
+paper: build ## the figures of the papers from models and counts, into docs/papers (30 minutes; PAPER_SCALE=100: 2)
+	KEEPSTONE=$(abspath $(RELEASE)/keepstone) \
+	    python3 scripts/paper/paper.py --scale $(PAPER_SCALE)
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 SONAME := libkeepstone.so.$(firstword $(subst ., ,$(VERSION)))

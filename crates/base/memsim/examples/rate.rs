@@ -1,8 +1,8 @@
-//! Prints how many events of lines a second of processor time each ordering mode replays, from a
-//! trace in memory.
+//! Prints how many events of lines a second of processor time each ordering mode replays: from a
+//! trace in a file, or from a made one, of which two thirds of the accesses miss all caches.
 //!
 //! ```text
-//! cargo run --release -p memsim --example rate [OPERATIONS]
+//! cargo run --release -p memsim --example rate [OPERATIONS | TRACE]
 //! ```
 
 use memsim::caches::{HardwareConfig, OrderingMode, Simulator};
@@ -43,8 +43,11 @@ fn processor_ns() -> Result<u64, Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let operations = std::env::args().nth(1).map_or(Ok(500_000), |n| n.parse())?;
-    let trace = trace(operations)?;
+    let asked = std::env::args().nth(1).unwrap_or("500000".to_owned());
+    let trace = match asked.parse() {
+        Ok(operations) => trace(operations)?,
+        Err(_) => std::fs::read(asked)?,
+    };
     let begin = processor_ns()?;
     let found = Summary::of(&mut Reader::new(&trace[..])?)?;
     let lines = found.loads.lines + found.stores.lines + found.flushes.lines + found.fences;

@@ -89,14 +89,29 @@ struct Waiting {
 /// buffers, its order; and its index. The least one comes first (controller-Q3).
 type Choice = (u64, bool, bool, u64, usize);
 
-/// Requests that wait for one bank, in the order in which they came.
-#[derive(Clone, Debug, Default)]
-struct BankQueue {
-    waiting: Vec<Waiting>,
-    /// The one that it begins next, as far as was known when contexts had changed this often.
-    choice: Option<Choice>,
-    changes: u64,
-    is_stale: bool,
+/// No request that the bank can begin.
+const NO_CHOICE: Choice = (u64::MAX, true, true, u64::MAX, usize::MAX);
+
+/// A set of banks, one bit each.
+#[derive(Debug)]
+struct BankSet(Vec<u64>);
+
+impl BankSet {
+    fn new(banks: usize) -> Self {
+        Self(vec![0; banks.div_ceil(64)])
+    }
+
+    fn add(&mut self, bank: usize) {
+        self.0[bank / 64] |= 1 << (bank % 64);
+    }
+
+    /// Removes a bank. Returns whether it was there.
+    fn remove(&mut self, bank: usize) -> bool {
+        let (word, bit) = (&mut self.0[bank / 64], 1 << (bank % 64));
+        let was_there = *word & bit != 0;
+        *word &= !bit;
+        was_there
+    }
 }
 
 /// A write that has begun. It occupies its queue until its end.
@@ -147,11 +162,15 @@ pub struct Controller {
     /// Whether data is durable in the queue.
     is_queue_durable: bool,
     banks: Banks,
-    queues: Vec<BankQueue>,
+    /// Requests that wait for each bank, in the order in which they came.
+    queues: Vec<Vec<Waiting>>,
+    /// The request that each bank begins next.
+    choices: Vec<Choice>,
+    /// Banks for which requests wait, and those of them that have to choose again.
+    busy: BankSet,
+    stale: BankSet,
     /// Requests that wait.
     waiting: usize,
-    /// How often the epoch of a context that may begin has changed.
-    changes: u64,
     /// Requests so far.
     order: u64,
     /// Writes in each channel's queue: those that wait, and those that have begun.
@@ -177,13 +196,16 @@ impl Controller {
     /// Makes an idle controller.
     pub fn new(timing: Timing, contexts: u32, is_queue_durable: bool) -> Self {
         let channels = timing.channels.count as usize;
+        let banks = channels * timing.banks as usize;
         Self {
             timing,
             is_queue_durable,
             banks: Banks::new(timing),
-            queues: vec![BankQueue::default(); channels * timing.banks as usize],
+            queues: vec![Vec::new(); banks],
+            choices: vec![NO_CHOICE; banks],
+            busy: BankSet::new(banks),
+            stale: BankSet::new(banks),
             waiting: 0,
-            changes: 0,
             order: 0,
             queued: vec![0; channels],
             begun: vec![BinaryHeap::new(); channels],
@@ -208,6 +230,10 @@ impl Controller {
     pub fn read(&mut self, now: u64, line: u64) -> u64 {
         self.clock = self.clock.max(now);
         let place = self.banks.place(line);
+        if self.waiting == 0 {
+            let at = self.clock.max(self.banks.free(place.bank()));
+            return self.banks.serve(place, false, at) + self.timing.channels.fixed_ns;
+        }
         self.wait(None, 0, place, self.clock);
         loop {
             let (at, bank) = self.next().expect("the read waits");
@@ -219,9 +245,10 @@ impl Controller {
     }
 
     fn wait(&mut self, write: Option<LineWrite>, number: u64, place: Place, came: u64) {
-        let queue = &mut self.queues[place.bank()];
-        queue.waiting.push(Waiting { order: self.order, number, write, place, came });
-        queue.is_stale = true;
+        let bank = place.bank();
+        self.queues[bank].push(Waiting { order: self.order, number, write, place, came });
+        self.busy.add(bank);
+        self.stale.add(bank);
         self.order += 1;
         self.waiting += 1;
     }
@@ -233,7 +260,9 @@ impl Controller {
         let number = self.numbers;
         self.numbers += 1;
         if let Some(EpochId { context, number }) = write.epoch {
-            self.changes += u64::from(self.contexts[context as usize].queue(number, at));
+            if self.contexts[context as usize].queue(number, at) {
+                self.stale.0.copy_from_slice(&self.busy.0);
+            }
         }
         if let Some(core) = write.fenced_by {
             let fenced = &mut self.fenced[core as usize];
@@ -297,29 +326,24 @@ impl Controller {
         if self.waiting == 0 {
             return None;
         }
-        let mut first: Option<(Choice, usize)> = None;
-        for bank in 0..self.queues.len() {
-            let queue = &self.queues[bank];
-            if queue.waiting.is_empty() {
-                continue;
-            }
-            if queue.is_stale || queue.changes != self.changes {
-                let choice = self.choose(bank);
-                let queue = &mut self.queues[bank];
-                (queue.choice, queue.changes, queue.is_stale) = (choice, self.changes, false);
-            }
-            if let Some(choice) = self.queues[bank].choice
-                && first.is_none_or(|(first, _)| choice < first)
-            {
-                first = Some((choice, bank));
+        let mut first = (NO_CHOICE, 0);
+        for word in 0..self.busy.0.len() {
+            let mut left = self.busy.0[word];
+            while left != 0 {
+                let bank = word * 64 + left.trailing_zeros() as usize;
+                left &= left - 1;
+                if self.stale.remove(bank) {
+                    self.choices[bank] = self.choose(bank);
+                }
+                first = first.min((self.choices[bank], bank));
             }
         }
-        first.map(|(choice, bank)| (choice.0, bank))
+        (first.0 != NO_CHOICE).then_some((first.0.0, first.1))
     }
 
-    /// Returns the request that a bank begins next. `None` if earlier epochs must begin before.
-    fn choose(&self, bank: usize) -> Option<Choice> {
-        let waiting = &self.queues[bank].waiting;
+    /// Returns the request that a bank begins next: none if earlier epochs must begin before.
+    fn choose(&self, bank: usize) -> Choice {
+        let waiting = &self.queues[bank];
         let free = self.banks.free(bank);
         let choice = |(i, waiting): (usize, &Waiting)| {
             let mut from = waiting.came.max(free);
@@ -334,16 +358,18 @@ impl Controller {
             let is_miss = self.timing.rows.is_some() && !self.banks.is_hit(waiting.place);
             Some((from, waiting.write.is_some(), is_miss, waiting.order, i))
         };
-        waiting.iter().enumerate().filter_map(choice).min()
+        waiting.iter().enumerate().filter_map(choice).min().unwrap_or(NO_CHOICE)
     }
 
     /// Lets a bank begin the request that it has chosen. Returns the end of that, and whether it
     /// was a read.
     fn serve(&mut self, at: u64, bank: usize) -> (u64, bool) {
-        let queue = &mut self.queues[bank];
-        let (.., index) = queue.choice.expect("the bank has chosen");
-        let Waiting { number, write, place, came, .. } = queue.waiting.remove(index);
-        queue.is_stale = true;
+        let (.., index) = self.choices[bank];
+        let Waiting { number, write, place, came, .. } = self.queues[bank].remove(index);
+        match self.queues[bank].is_empty() {
+            true => drop(self.busy.remove(bank)),
+            false => self.stale.add(bank),
+        }
         self.waiting -= 1;
         let free = self.banks.free(bank).max(came);
         let end = self.banks.serve(place, write.is_some(), at);
@@ -353,7 +379,9 @@ impl Controller {
         self.ends.push(WriteEnd { number, begun: at, ended: end });
         self.begun[place.channel()].push(Reverse(Begun { end, line, epoch }));
         if let Some(EpochId { context, number }) = epoch {
-            self.changes += u64::from(self.contexts[context as usize].serve(number, end));
+            if self.contexts[context as usize].serve(number, end) {
+                self.stale.0.copy_from_slice(&self.busy.0);
+            }
         }
         if let Some(core) = fenced_by.filter(|_| !self.is_queue_durable) {
             let fenced = &mut self.fenced[core as usize];
@@ -431,7 +459,7 @@ impl Controller {
         let is_other =
             |at, epoch: Option<EpochId>| at == line && epoch.is_some_and(|e| e.context != context);
         let waits = |waiting: &Waiting| waiting.write.is_some_and(|w| is_other(w.line, w.epoch));
-        while self.queues[place.bank()].waiting.iter().any(waits) {
+        while self.queues[place.bank()].iter().any(waits) {
             self.work();
         }
         let begun = self.begun[channel].iter().map(|Reverse(begun)| begun);

@@ -27,7 +27,8 @@ pub fn run(args: &CachesArgs, json: bool) -> Result<()> {
     let replay = |mode: &OrderingMode| -> Result<HardwareReport> {
         let mut simulator = Simulator::new(args.hardware.config(*mode)?, ())?;
         let mut reader = super::open(&args.trace)?;
-        simulator.replay(&mut reader).with_context(|| args.trace.display().to_string())?;
+        let named = || args.trace.display().to_string();
+        args.hardware.replay(&mut simulator, &mut reader).with_context(named)?;
         Ok(simulator.finish().0)
     };
     let reports: Vec<_> = args.mode.iter().map(replay).collect::<Result<_>>()?;

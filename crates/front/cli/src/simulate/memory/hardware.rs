@@ -1,9 +1,14 @@
 //! The options of the commands that replay a trace through caches.
 
+use std::io::Read;
+
 use anyhow::{Context as _, Result};
 use clap::Args;
 use memsim::caches::memories::{self, MEMORIES, NamedMemory};
-use memsim::caches::{CacheSize, Channels, HardwareConfig, OrderingMode, RowBuffers, Timing};
+use memsim::caches::{
+    CacheSize, Channels, HardwareConfig, OrderingMode, RowBuffers, Simulator, Timing, WriteSink,
+};
+use memsim::trace::{Action, MemoryEvent, Reader, TraceError};
 
 use crate::{output, size};
 
@@ -56,6 +61,10 @@ pub struct HardwareArgs {
     /// occupies the bus. Default: those of --memory.
     #[arg(long, value_name = "N,BYTES,NS", value_parser = channels)]
     pub channels: Option<Channels>,
+    /// Nanoseconds of computation before each operation, instead of the times that were measured
+    /// when the trace was recorded. The result is then the same for every recording.
+    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
+    pub computation: Option<u64>,
 }
 
 /// The answer to `--row-buffers`.
@@ -128,5 +137,20 @@ impl HardwareArgs {
         };
         config.check().map_err(output::wrong_usage)?;
         Ok(config)
+    }
+
+    /// Replays a trace.
+    pub fn replay<S: WriteSink, R: Read>(
+        &self,
+        simulator: &mut Simulator<S>,
+        reader: &mut Reader<R>,
+    ) -> std::result::Result<(), TraceError> {
+        let Some(computation) = self.computation else { return simulator.replay(reader) };
+        while let Some(event) = reader.next_event()? {
+            let is_begin = matches!(event.action, Action::Begin { .. });
+            let gap_ns = if is_begin { computation } else { 0 };
+            simulator.step(&MemoryEvent { gap_ns, ..event });
+        }
+        Ok(())
     }
 }
