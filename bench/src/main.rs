@@ -4,7 +4,8 @@
 //! [`engine`], [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`cached`], [`bdev`],
 //! [`nbd`], [`sensitivity`] (measurements); of the paper on SCMFS, [`aging`], [`iozone`],
 //! [`postmark`], [`scaling`], [`ratios`], [`misses`] and [`tlb`], on the engines that [`subjects`]
-//! lists; [`targets`], with [`loads`] and [`statistics`] (`run`, on targets of the user); [`text`], [`tables`], [`report`], [`about`] and [`plot`] (results). [`pool`],
+//! lists; [`targets`], with [`loads`] and [`statistics`] (`run` and `scale`, on targets of the
+//! user); [`text`], [`tables`], [`report`], [`about`] and [`plot`] (results). [`pool`],
 //! [`inprocess`], [`kernels`], [`ramdisk`], [`looped`], [`peer`], [`flat`], [`mapped`] and [`raw`]
 //! make and use the contenders.
 
@@ -63,8 +64,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use targets::{Amount, Amounts, Stopped};
 
-/// Measures directories, pools, caches and devices against each other, in one run (`run`). The other
-/// commands make the measurements of Keepstone's documents.
+/// Measures directories, pools, caches and devices against each other (`run`), and how costs grow
+/// (`scale`). The other commands make the measurements of Keepstone's documents.
 #[derive(Parser)]
 #[command(
     version,

@@ -267,10 +267,9 @@ fn processes(dir: &Path, users: u64, ms: u64) -> Result<Vec<Measured>> {
         let answers = BufReader::new(child.stdout.take().expect("it was asked for")).lines();
         children.push((User(child), answers));
     }
-    let mut answer =
-        |answers: &mut dyn Iterator<Item = std::io::Result<String>>| -> Result<Answer> {
-            Ok(serde_json::from_str(&answers.next().context("a process ended")??)?)
-        };
+    let answer = |answers: &mut dyn Iterator<Item = std::io::Result<String>>| -> Result<Answer> {
+        Ok(serde_json::from_str(&answers.next().context("a process ended")??)?)
+    };
     for (_, answers) in &mut children {
         let Answer::Ready = answer(answers)? else { bail!("a process is not ready") };
     }
