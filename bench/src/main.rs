@@ -62,7 +62,7 @@ use rounds::{Clock, Plan};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use targets::{Amount, Amounts, Stopped};
+use targets::{Amount, Amounts, Stopped, WrongUsage};
 
 /// Measures directories, pools, caches and devices against each other (`run`), and how costs grow
 /// (`scale`). The other commands make the measurements of Keepstone's documents.
@@ -490,9 +490,23 @@ fn stopped(err: &anyhow::Error) -> ExitCode {
     ExitCode::from(Stopped::EXIT)
 }
 
-#[allow(unsafe_code)]
-fn main() -> Result<ExitCode> {
+fn main() -> ExitCode {
     let cli = Cli::parse();
+    work(&cli).unwrap_or_else(|err| {
+        if cli.json {
+            println!("{:#}", serde_json::json!({ "error": format!("{err:#}") }));
+        } else {
+            eprintln!("keepstone bench: {err:#}");
+        }
+        match err.is::<WrongUsage>() {
+            true => ExitCode::from(WrongUsage::EXIT),
+            false => ExitCode::FAILURE,
+        }
+    })
+}
+
+#[allow(unsafe_code)]
+fn work(cli: &Cli) -> Result<ExitCode> {
     if let Command::Worker(args) = &cli.command {
         targets::work(args)?;
         return Ok(ExitCode::SUCCESS);

@@ -103,6 +103,7 @@ fn chart(points: &[&GrowthPoint], targets: &[&str]) -> String {
     for power in up.low as i32..=up.high as i32 {
         let value = 10f64.powi(power);
         let label = points.first().map_or_else(String::new, |point| point.unit.show(value));
+        let label = label.replace(".00 ", " ").replace(".0 ", " ");
         let _ = write!(
             out,
             "<path class=\"grid\" d=\"M{LEFT} {0:.1}H{1}\"/><text x=\"{2}\" y=\"{3:.1}\" \

@@ -24,7 +24,7 @@ pub fn html(origin: &Origin, report: &Report) -> String {
          <p class=\"facts\">{}</p>\n",
         escaped(&names(report).join(", ")),
         figure::style(),
-        escaped(&words::head(origin, report))
+        escaped(&words::head(origin, report).replace('`', ""))
     );
     out += &targets(report);
     let has_ratios = report.targets.len() > 2;

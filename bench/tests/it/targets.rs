@@ -146,9 +146,9 @@ fn a_broken_target_fails_alone() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("broken: failed: ") && text.contains("plain again"), "{text}");
     let wrong = [&["disk:/srv"][..], &["tmpfs", "tmpfs"], &["tmpfs", "--case", "nothing"]];
-    for (args, status) in wrong.into_iter().zip([2, 1, 1]) {
+    for args in wrong {
         let output = run(args);
-        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{output:?}");
     }
     home.is_clean();
