@@ -43,7 +43,7 @@ pub enum Job {
     Size {
         /// Bytes.
         bytes: u64,
-        /// It is one hole.
+        /// The file is a single hole.
         sparse: bool,
     },
     /// Lets `users` threads or processes work at the same time, each in a directory of its own.
