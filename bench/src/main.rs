@@ -4,7 +4,8 @@
 //! [`engine`], [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`cached`], [`bdev`],
 //! [`nbd`], [`sensitivity`] (measurements); of the paper on SCMFS, [`aging`], [`iozone`],
 //! [`postmark`], [`scaling`], [`ratios`], [`misses`] and [`tlb`], on the engines that [`subjects`]
-//! lists; [`targets`], with [`loads`] and [`statistics`] (`run`, on targets of the user); [`text`], [`tables`], [`report`], [`about`] and [`plot`] (results). [`pool`],
+//! lists; [`targets`], with [`loads`] and [`statistics`] (`run` and `scale`, on targets of the
+//! user); [`text`], [`tables`], [`report`], [`about`] and [`plot`] (results). [`pool`],
 //! [`inprocess`], [`kernels`], [`ramdisk`], [`looped`], [`peer`], [`flat`], [`mapped`] and [`raw`]
 //! make and use the contenders.
 
@@ -61,10 +62,10 @@ use rounds::{Clock, Plan};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use targets::{Amount, Amounts, Stopped};
+use targets::{Amount, Amounts, Stopped, WrongUsage};
 
-/// Measures directories, pools, caches and devices against each other, in one run (`run`). The other
-/// commands make the measurements of Keepstone's documents.
+/// Measures directories, pools, caches and devices against each other (`run`), and how costs grow
+/// (`scale`). The other commands make the measurements of Keepstone's documents.
 #[derive(Parser)]
 #[command(
     version,
@@ -489,9 +490,23 @@ fn stopped(err: &anyhow::Error) -> ExitCode {
     ExitCode::from(Stopped::EXIT)
 }
 
-#[allow(unsafe_code)]
-fn main() -> Result<ExitCode> {
+fn main() -> ExitCode {
     let cli = Cli::parse();
+    work(&cli).unwrap_or_else(|err| {
+        if cli.json {
+            println!("{:#}", serde_json::json!({ "error": format!("{err:#}") }));
+        } else {
+            eprintln!("keepstone bench: {err:#}");
+        }
+        match err.is::<WrongUsage>() {
+            true => ExitCode::from(WrongUsage::EXIT),
+            false => ExitCode::FAILURE,
+        }
+    })
+}
+
+#[allow(unsafe_code)]
+fn work(cli: &Cli) -> Result<ExitCode> {
     if let Command::Worker(args) = &cli.command {
         targets::work(args)?;
         return Ok(ExitCode::SUCCESS);

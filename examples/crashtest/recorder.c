@@ -5,7 +5,7 @@
  * with a copy at each of these calls:
  *
  *     cc -shared -fPIC -o recorder.so recorder.c -ldl
- *     LD_PRELOAD=./recorder.so ./program
+ *     KEEPSTONE_TRACE=crash.trace LD_PRELOAD=./recorder.so ./program
  *
  * Linked into a program whose files were compiled with -fsanitize=thread, it receives each store
  * from the compiler, in order and with its line of source. The runtime of that sanitizer is not
@@ -13,9 +13,10 @@
  *
  *     cc -g -fsanitize=thread -c program.c
  *     cc -o program program.o recorder.c -ldl
+ *     KEEPSTONE_TRACE=crash.trace ./program
  *
  * The first mapping of a file is recorded: its content at the start goes to $KEEPSTONE_TRACE.initial,
- * the steps to $KEEPSTONE_TRACE (default: crash.trace). Stores through other mappings of the file,
+ * the steps to $KEEPSTONE_TRACE. Without that variable, nothing is recorded. Stores through other mappings of the file,
  * and flushes that the program makes by instructions of its own, are not seen. Operations of one
  * word by the compiler's atomics are. 128-bit atomics are not supported.
  */
@@ -151,8 +152,7 @@ INTERNAL void begin_region(void *addr, size_t len)
 	FILE *copy;
 
 	pthread_mutex_lock(&lock);
-	if (!trace && addr && len < UINT32_MAX) {
-		name = name && *name ? name : "crash.trace";
+	if (!trace && name && *name && addr && len < UINT32_MAX) {
 		snprintf(initial, sizeof(initial), "%s.initial", name);
 		copy = fopen(initial, "w");
 		trace = fopen(name, "w");

@@ -1,11 +1,14 @@
 //! Results of `scale` as one HTML page: a plot for each kind of cost, with logarithmic axes.
 
-use super::figure::{self, COLOURS, escaped};
+use super::figure::{COLOURS, escaped};
+use super::page;
 use super::scale::{Growth, GrowthPoint};
 use crate::machine::Origin;
 use std::fmt::Write as _;
 
-const STYLE: &str = include_str!("page.css");
+const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:currentColor;stroke:none}\
+    .plots{display:grid;gap:1rem;grid-template-columns:repeat(auto-fill,minmax(min(22rem,100%),1fr))}\
+    .plots figure{margin:0}.plots svg{width:100%}";
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 76.0;
@@ -23,17 +26,11 @@ pub fn html(origin: &Origin, growth: &Growth) -> String {
     }
     let machine: Vec<String> =
         origin.machine.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>Keepstone bench: growth</title>\n\
-         <style>\n{STYLE}{}\n.lines{{stroke-width:2;fill:none}}text{{font:12px system-ui,sans-serif;\
-         fill:currentColor;stroke:none}}.plots{{display:grid;gap:1rem;\
-         grid-template-columns:repeat(auto-fill,minmax(min(22rem,100%),1fr))}}\
-         .plots figure{{margin:0}}.plots svg{{width:100%}}.line{{fill:none}}</style>\n\
-         <h1>Growth, by <code>keepstone bench scale</code></h1>\n<p class=\"facts\">{} UTC. {}. \
+    let mut out = page::opening("Keepstone bench: growth", STYLE);
+    let _ = write!(
+        out,
+        "<h1>Growth, by <code>keepstone bench scale</code></h1>\n<p class=\"facts\">{} UTC. {}. \
          Command: <code>{}</code>.</p>\n<p>",
-        figure::style(),
         escaped(&origin.date),
         escaped(&machine.join("; ")),
         escaped(&origin.command)
@@ -103,6 +100,7 @@ fn chart(points: &[&GrowthPoint], targets: &[&str]) -> String {
     for power in up.low as i32..=up.high as i32 {
         let value = 10f64.powi(power);
         let label = points.first().map_or_else(String::new, |point| point.unit.show(value));
+        let label = label.replace(".00 ", " ").replace(".0 ", " ");
         let _ = write!(
             out,
             "<path class=\"grid\" d=\"M{LEFT} {0:.1}H{1}\"/><text x=\"{2}\" y=\"{3:.1}\" \

@@ -43,7 +43,7 @@ pub enum Job {
     Size {
         /// Bytes.
         bytes: u64,
-        /// It is one hole.
+        /// The file is a single hole.
         sparse: bool,
     },
     /// Lets `users` threads or processes work at the same time, each in a directory of its own.
@@ -267,10 +267,9 @@ fn processes(dir: &Path, users: u64, ms: u64) -> Result<Vec<Measured>> {
         let answers = BufReader::new(child.stdout.take().expect("it was asked for")).lines();
         children.push((User(child), answers));
     }
-    let mut answer =
-        |answers: &mut dyn Iterator<Item = std::io::Result<String>>| -> Result<Answer> {
-            Ok(serde_json::from_str(&answers.next().context("a process ended")??)?)
-        };
+    let answer = |answers: &mut dyn Iterator<Item = std::io::Result<String>>| -> Result<Answer> {
+        Ok(serde_json::from_str(&answers.next().context("a process ended")??)?)
+    };
     for (_, answers) in &mut children {
         let Answer::Ready = answer(answers)? else { bail!("a process is not ready") };
     }

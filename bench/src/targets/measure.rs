@@ -25,7 +25,7 @@ impl Entry {
         let set_up = Target::new(spec, settings);
         let error = set_up.as_ref().err().map(|err| format!("{err:#}"));
         let target = set_up.ok();
-        let durability = target.as_ref().map(|target| target.durability.clone());
+        let durability = target.as_ref().map(|target| target.durability().clone());
         let facts = Facts { name: spec.name.clone(), is_repeat, durability, error };
         Self { facts, spec: spec.clone(), target }
     }
@@ -105,7 +105,7 @@ impl<'e> Lane<'e> {
 
     /// Returns its row. `base` are the times of the baseline.
     fn row(&self, case: Case, base: Option<&[f64]>) -> Row {
-        let durability = self.target.durability.class(case);
+        let durability = self.target.durability().class(case);
         let row = |numbers| Row {
             target: self.facts.name.clone(),
             durability,

@@ -225,7 +225,9 @@ pub fn run(args: &RunArgs, amount: Amount) -> Result<Report> {
     };
     let wanted = |name: &str| args.cases.is_empty() || args.cases.iter().any(|c| name.contains(c));
     let cases: Vec<_> = cases::all().into_iter().filter(|case| wanted(&case.name())).collect();
-    ensure!(!cases.is_empty(), "no case has such a name; `--case ''` runs all");
+    if cases.is_empty() {
+        bail!(WrongUsage(format!("--case {}: no case has such a name", args.cases.join(", "))));
+    }
     let specs = with_repeat(&args.targets)?;
     let mut entries = Vec::new();
     for (number, spec) in specs.iter().enumerate() {
@@ -263,6 +265,23 @@ fn stopped(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// The error of a command line that the parser accepts.
+#[derive(Debug)]
+pub struct WrongUsage(String);
+
+impl std::fmt::Display for WrongUsage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongUsage {}
+
+impl WrongUsage {
+    /// The exit status, as of the parser.
+    pub const EXIT: u8 = 2;
+}
+
 /// The error of a run that the user has stopped.
 #[derive(Debug)]
 pub struct Stopped;
@@ -287,7 +306,10 @@ fn with_repeat(targets: &[Spec]) -> Result<Vec<Spec>> {
     specs.insert(1, again);
     for (i, spec) in specs.iter().enumerate() {
         let is_twice = specs[..i].iter().any(|other| other.name == spec.name);
-        ensure!(!is_twice, "{0}: two targets of this name; write NAME={0}", spec.name);
+        if is_twice {
+            let name = &spec.name;
+            bail!(WrongUsage(format!("{name}: two targets of this name; write NAME={name}")));
+        }
     }
     Ok(specs)
 }

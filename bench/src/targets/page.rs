@@ -16,15 +16,12 @@ const SCRIPT: &str = include_str!("page.js");
 /// Makes the page.
 pub fn html(origin: &Origin, report: &Report) -> String {
     let axis = Axis::of(report);
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>Keepstone bench: {}</title>\n\
-         <style>\n{STYLE}{}\n</style>\n<h1>Measurements by <code>keepstone bench</code></h1>\n\
-         <p class=\"facts\">{}</p>\n",
-        escaped(&names(report).join(", ")),
-        figure::style(),
-        escaped(&words::head(origin, report))
+    let title = format!("Keepstone bench: {}", names(report).join(", "));
+    let mut out = opening(&title, "");
+    let _ = writeln!(
+        out,
+        "<h1>Measurements by <code>keepstone bench</code></h1>\n<p class=\"facts\">{}</p>",
+        escaped(&words::head(origin, report).replace('`', ""))
     );
     out += &targets(report);
     let has_ratios = report.targets.len() > 2;
@@ -43,6 +40,18 @@ pub fn html(origin: &Origin, report: &Report) -> String {
         escaped(Class::LEGEND)
     );
     out
+}
+
+/// Begins a page. `style` are rules for it alone.
+pub fn opening(title: &str, style: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n\
+         <style>\n{STYLE}{}{style}\n</style>\n",
+        escaped(title),
+        figure::style()
+    )
 }
 
 /// Returns the names of targets.

@@ -27,11 +27,17 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// A target that is set up. Fields are dropped in the order of their declaration.
 pub struct Target {
-    /// Its durability.
-    pub durability: Durability,
     worker: Worker,
+    place: Place,
+}
+
+/// The parts of a target without its worker. Fields are dropped in the order of their declaration.
+pub struct Place {
+    durability: Durability,
+    /// The directory to work in; a device.
+    at: PathBuf,
     /// The mount point of its pool, whose server counts requests.
-    pub mount: Option<PathBuf>,
+    mount: Option<PathBuf>,
     _work: Option<TempDir>,
     _filesystem: Option<Mount>,
     _device: Option<Loop>,
@@ -39,20 +45,12 @@ pub struct Target {
     _home: Option<TempDir>,
 }
 
-/// The parts of a target before its worker has started.
-pub struct Place {
-    durability: Durability,
-    /// The directory to work in; a device.
-    at: PathBuf,
-    mount: Option<PathBuf>,
-    work: Option<TempDir>,
-    filesystem: Option<Mount>,
-    device: Option<Loop>,
-    server: Option<Server>,
-    home: Option<TempDir>,
-}
-
 impl Place {
+    /// Ends a server that does not answer, and so would hold up the removal of files on its mount.
+    fn end_server(&mut self) {
+        self.server.iter_mut().for_each(Server::kill);
+    }
+
     /// Makes a new directory in `dir`.
     pub fn in_dir(dir: &Path, durability: Durability) -> Result<Self> {
         let work = new_dir(dir)?;
@@ -60,11 +58,11 @@ impl Place {
             durability,
             at: work.path().to_owned(),
             mount: None,
-            work: Some(work),
-            filesystem: None,
-            device: None,
+            _work: Some(work),
+            _filesystem: None,
+            _device: None,
             server: None,
-            home: None,
+            _home: None,
         })
     }
 
@@ -74,11 +72,11 @@ impl Place {
             durability: Durability::of_pool(keepstone, server.dir())?,
             at: server.dir().to_owned(),
             mount: Some(server.dir().to_owned()),
-            work: None,
-            filesystem: None,
-            device: None,
+            _work: None,
+            _filesystem: None,
+            _device: None,
             server: Some(server),
-            home: None,
+            _home: None,
         })
     }
 
@@ -100,7 +98,7 @@ impl Place {
                 let durability = Durability::of_pool(keepstone, server.dir())?;
                 let place = Self::in_dir(server.dir(), durability)?;
                 let mount = Some(server.dir().to_owned());
-                Ok(Self { mount, server: Some(server), home: Some(home), ..place })
+                Ok(Self { mount, server: Some(server), _home: Some(home), ..place })
             }
             Kind::Cache(dir) => {
                 let home = new_dir(Path::new("/dev/shm"))?;
@@ -112,7 +110,7 @@ impl Place {
                 let place = Self::in_dir(server.dir(), durability)?;
                 let mount = Some(server.dir().to_owned());
                 // The server, which writes back, ends before the directory below.
-                Ok(Self { mount, server: Some(server.over(below)), home: Some(home), ..place })
+                Ok(Self { mount, server: Some(server.over(below)), _home: Some(home), ..place })
             }
             Kind::Bdev(dir) | Kind::Loop(dir) => {
                 let is_root = rustix::process::geteuid().is_root();
@@ -130,8 +128,8 @@ impl Place {
                 };
                 let medium = format!("ext4 on a device in {}", below.medium);
                 let place = Self::in_dir(filesystem.path(), Durability { promise, medium })?;
-                let (filesystem, device) = (Some(filesystem), Some(device));
-                Ok(Self { filesystem, device, home: Some(home), ..place })
+                let (_filesystem, _device) = (Some(filesystem), Some(device));
+                Ok(Self { _filesystem, _device, _home: Some(home), ..place })
             }
             Kind::Device(path) => {
                 ensure!(path.exists(), "{}: no such device", path.display());
@@ -140,11 +138,11 @@ impl Place {
                     durability: Durability { promise: Promise::OnSync, medium },
                     at: std::path::absolute(path)?,
                     mount: None,
-                    work: None,
-                    filesystem: None,
-                    device: None,
+                    _work: None,
+                    _filesystem: None,
+                    _device: None,
                     server: None,
-                    home: None,
+                    _home: None,
                 })
             }
         }
@@ -182,18 +180,21 @@ impl Target {
     }
 
     /// Starts the worker of a target that is set up.
-    pub fn at(place: Place, spec: &Spec, settings: &Settings) -> Result<Self> {
-        let worker = Worker::start(spec, settings, &place)?;
-        Ok(Self {
-            durability: place.durability,
-            worker,
-            mount: place.mount,
-            _work: place.work,
-            _filesystem: place.filesystem,
-            _device: place.device,
-            server: place.server,
-            _home: place.home,
-        })
+    pub fn at(mut place: Place, spec: &Spec, settings: &Settings) -> Result<Self> {
+        match Worker::start(spec, settings, &place) {
+            Ok(worker) => Ok(Self { worker, place }),
+            Err(err) => {
+                if err.is::<NoAnswer>() {
+                    place.end_server();
+                }
+                Err(err)
+            }
+        }
+    }
+
+    /// Returns its durability.
+    pub fn durability(&self) -> &Durability {
+        &self.place.durability
     }
 
     /// Gives an order to its worker and waits for the answer. A worker that is too late is ended.
@@ -203,12 +204,12 @@ impl Target {
 
     /// Returns the process ID of its server.
     pub fn server_pid(&self) -> Option<u32> {
-        self.server.as_ref().map(Server::pid)
+        self.place.server.as_ref().map(Server::pid)
     }
 
     /// Returns the time that its server has had the processor, in nanoseconds.
     pub fn server_cpu_ns(&self) -> u64 {
-        let Some(server) = &self.server else { return 0 };
+        let Some(server) = &self.place.server else { return 0 };
         let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid()));
         let time = |task: std::fs::DirEntry| -> Option<u64> {
             let stat = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
@@ -219,18 +220,29 @@ impl Target {
 
     /// Returns the number of requests that its server has answered.
     pub fn requests(&self) -> u64 {
-        self.mount.as_deref().and_then(|dir| requests(dir).ok()).unwrap_or(0)
+        self.place.mount.as_deref().and_then(|dir| requests(dir).ok()).unwrap_or(0)
     }
 }
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // A server that does not answer would hold up the removal of files on its mount.
-        if let (Some(server), true) = (&mut self.server, self.worker.orders.is_none()) {
-            server.kill();
+        if self.worker.orders.is_none() {
+            self.place.end_server();
         }
     }
 }
+
+/// The error of a target that does not answer, with the seconds.
+#[derive(Debug)]
+struct NoAnswer(u64);
+
+impl std::fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "no answer within {} s", self.0)
+    }
+}
+
+impl std::error::Error for NoAnswer {}
 
 /// Asks the server of a mount for the number of requests that it has answered.
 fn requests(dir: &Path) -> Result<u64> {
@@ -322,7 +334,7 @@ impl Worker {
             if Instant::now() >= deadline {
                 let _ = self.child.kill();
                 self.orders = None;
-                bail!("no answer within {} s", settings.patience.as_secs());
+                bail!(NoAnswer(settings.patience.as_secs()));
             }
         }
     }

@@ -131,7 +131,7 @@ pub struct Growth {
 pub struct GrowthPoint {
     /// The part: `files`, `sizes`, `threads`, `processes` or `pools`.
     pub part: String,
-    /// What was measured.
+    /// The kind of cost.
     pub what: String,
     /// The unit of the value.
     pub unit: Unit,
@@ -189,7 +189,7 @@ pub fn bytes(value: f64) -> String {
 }
 
 impl Growth {
-    /// Returns the plots, each by its part and what was measured, in the order of the points.
+    /// Returns the plots, each by its part and its kind of cost, in the order of the points.
     pub fn plots(&self) -> Vec<(&str, &str)> {
         let mut plots: Vec<(&str, &str)> = Vec::new();
         for point in &self.points {
@@ -333,7 +333,7 @@ impl PartRun<'_> {
         Target::new(&spec, self.settings)
     }
 
-    /// Returns the directory of new pools, if the target is one.
+    /// Returns the directory of new pools, if the target has a new pool.
     fn pool_dir(&self) -> Option<&Path> {
         match &self.spec.kind {
             Kind::Pool(dir) if dir.is_dir() => Some(dir),
@@ -387,11 +387,11 @@ impl<'r> PoolFile<'r> {
         let info =
             command(Command::new(&self.settings.keepstone).args(["info", "--json"]).arg(pool))?;
         let info: serde_json::Value = serde_json::from_str(&info)?;
-        let uuid = info["uuid"].as_str().context("no UUID")?;
+        let uuid = info["uuid"].as_str().context("no UUID")?.replace('-', "");
         let user = rustix::process::geteuid().as_raw();
         let states = std::fs::read_dir(format!("/dev/shm/keepstone-{user}"));
         let own = |entry: &std::fs::DirEntry| {
-            entry.file_name().to_str().is_some_and(|name| name.starts_with(uuid))
+            entry.file_name().to_str().is_some_and(|name| name.starts_with(&uuid))
         };
         let states = states.into_iter().flatten().flatten().filter(own);
         let shared: u64 =

@@ -146,9 +146,9 @@ fn a_broken_target_fails_alone() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("broken: failed: ") && text.contains("plain again"), "{text}");
     let wrong = [&["disk:/srv"][..], &["tmpfs", "tmpfs"], &["tmpfs", "--case", "nothing"]];
-    for (args, status) in wrong.into_iter().zip([2, 1, 1]) {
+    for args in wrong {
         let output = run(args);
-        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{output:?}");
     }
     home.is_clean();
@@ -215,7 +215,9 @@ fn growth_has_a_point_for_each_step() {
         assert_eq!(of("threads", "create+unlink", target).len(), 2);
         assert_eq!(of("processes", "overwrite, 4 KiB", target).len(), 2);
     }
-    assert!(of("files", "DRAM for each file", "pm")[0] > 10.0);
+    // The shared state of an empty pool has some pages already.
+    assert!(of("pools", "DRAM while it is empty", "pm")[0] > 3e5);
+    assert_eq!(of("files", "DRAM for each file", "pm").len(), 1);
     assert_eq!(of("pools", "mount", "pm").len(), 1);
     assert!(of("pools", "mount", "plain").is_empty());
     assert!(points.iter().all(|point| point["y"].as_f64().unwrap() >= 0.0));

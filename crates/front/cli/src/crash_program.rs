@@ -157,11 +157,9 @@ fn finding(bug: &Bug, crash: &Crash) -> Finding {
             crash.event, bug.at.begun, bug.at.returned
         ),
     };
-    let word = |lost: &crashsim::lost::Lost| format!("lost: word {:#x}, {}", lost.addr, lost.site);
-    let detail = std::iter::once(moment).chain(bug.lost.iter().map(word)).collect();
     Finding {
         what: bug.what.clone(),
-        detail,
+        detail: vec![moment],
         lost: bug.lost.clone(),
         times: bug.times,
         replay: format!("--crash '{crash}' --image FILE"),
@@ -212,6 +210,8 @@ impl<'c> Oracle<'c> {
                 .arg(&path)
                 .env("CRASH_BEGUN", now.begun.to_string())
                 .env("CRASH_RETURNED", now.returned.to_string())
+                // The judge may be the program itself, with its recorder.
+                .env_remove("KEEPSTONE_TRACE")
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(errors.try_clone()?)

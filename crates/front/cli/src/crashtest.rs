@@ -226,7 +226,8 @@ fn crash_trace(engine: &str, args: &CrashtestArgs, file: &Path, json: bool) -> R
     }
     if args.program.oracle.is_some() {
         let report = crash_program::judge(trace, &args.program, file, args.semantics)?;
-        return conclude("keepstone crashtest --from-trace …", vec![report], json);
+        let again = format!("keepstone crashtest --from-trace {}", file.display());
+        return conclude(&again, vec![report], json);
     }
     let line = Replay::of_trace(&text).map_err(|e| anyhow!("{}: {e}", file.display()))?;
     let report = match (line, judges::file_system(engine)) {

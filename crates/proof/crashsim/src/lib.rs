@@ -14,7 +14,7 @@
 //! traces show without a crash. Bugs planted in traces test the explorer itself ([`mutate`],
 //! [`score`]). The crate knows no engine. The crate `judges` adds the facts about each engine,
 //! block devices, which have an oracle of their own, and bugs planted in source.
-//! `docs/CRASHTESTING.md` is the guide. Programs that are no media of ours come as traces, also from
+//! `docs/CRASHTESTING.md` is the guide. Programs in other languages come as traces, also from
 //! [`pmemcheck`], and are judged by commands ([`states`]).
 //!
 //! Any other program on a [`pmem::Medium`] can be tested, too. This example keeps a sum next to a

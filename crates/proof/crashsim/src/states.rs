@@ -74,14 +74,15 @@ pub fn find_bugs(
     let budget = Budget { states: most.0, ..Budget::default() };
     let mut seen = HashSet::new();
     let mut bugs: Vec<(Bug, Crash)> = Vec::new();
-    let (mut enumerated, mut judged, mut cut) = (0, 0, 0);
+    let mut stats = Stats::default();
     let mut crash = |explorer: &mut Explorer<'_, ()>, point: &Point, at: Moment, event: usize| {
         now.set(at);
         let mut left = most.0;
-        let mut is_cut = false;
+        stats.points += 1;
+        let mut is_cut = point.states_log2() > (most.0 as f64).log2();
         let mut states: Vec<State> = Vec::new();
         plan::enumerate(point, &budget, &[], &mut |state| {
-            enumerated += 1;
+            stats.enumerated += 1;
             if !seen.insert((point.hash(&state), at.begun, at.returned)) {
                 return;
             }
@@ -91,9 +92,14 @@ pub fn find_bugs(
                 states.push(state);
             }
         });
-        cut += u64::from(is_cut);
+        if is_cut {
+            stats.cut_points += 1;
+            let unknown = 1.0 - states.len() as f64 / point.states_log2().exp2();
+            stats.unknown_share_max = stats.unknown_share_max.max(unknown);
+        }
         for state in states {
-            judged += 1;
+            stats.distinct += 1;
+            stats.recovered += 1;
             let Err(what) = explorer.run(point, &state).1 else { continue };
             let all = lost::lost(trace, event, point, &state);
             let is_known = |(bug, _): &&mut (Bug, Crash)| {
@@ -117,9 +123,7 @@ pub fn find_bugs(
             }
         }
     };
-    let mut stats =
-        at_each_point(trace, initial, semantics, budget, &distinct, &recover, &mut crash);
-    (stats.enumerated, stats.distinct, stats.cut_points) = (enumerated, judged, cut);
+    at_each_point(trace, initial, semantics, budget, &distinct, &recover, &mut crash);
     (stats, bugs)
 }
 
