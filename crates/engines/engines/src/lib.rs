@@ -252,6 +252,7 @@ pub fn attach_branch(
     if !branches(&region)?.iter().any(|branch| branch.name == name && branch.is_finished) {
         return Err(Errno::NOENT.into());
     }
+    // branch-V3.
     if !region.lock_part(pool::branch_part(name), Lock::Shared)? {
         return Err(Errno::BUSY.into());
     }

@@ -79,8 +79,8 @@ pub fn absolute_with_snapshot(name: &Path) -> Result<(PathBuf, Option<String>)> 
     }
 }
 
-/// As [`absolute`], for a command on the pool's own tree: the mount point of a snapshot or branch is
-/// refused.
+/// As [`absolute`], for a command on the pool's own tree: the mount point of a snapshot or branch
+/// is refused.
 pub fn absolute_of_tree(name: &Path) -> Result<PathBuf> {
     let path = absolute(name)?;
     match fuse::mount_at(&std::path::absolute(name)?)? {

@@ -82,6 +82,7 @@ impl<F: Files> Branch<F> {
     }
 }
 
+/// Only the root has a number of its own, and no event concerns it (branch-V2).
 impl<F: Files> HasMountEvents for Branch<F> {
     fn mount_events(&self) -> impl MountEvents {
         self.pool.mount_events()

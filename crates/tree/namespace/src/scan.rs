@@ -195,7 +195,7 @@ impl<S: Storage> Core<S> {
             }
             _ => scan.problem(root, "the inode file does not hold it".into(), None),
         }
-        // Before its entries could be found by another name.
+        // No name leads to it (branches-W1).
         if let Some(dir) = self.scan_branches_dir(scan)
             && let Ok(v) = self.tables().vinode(dir)
         {

@@ -51,9 +51,9 @@ impl Tables {
         self.give_back(cleared);
     }
 
-    /// Defers all blocks in use, if readers without a copy may be reading some: the state is derived
-    /// again, and blocks to which nothing leads any more must not be free before these readers are
-    /// done ([`recover_pins`](Self::recover_pins)).
+    /// Defers all blocks in use, if readers without a copy may be reading some: the state is
+    /// derived again, and blocks to which nothing leads any more must not be free before these
+    /// readers are done ([`recover_pins`](Self::recover_pins)).
     pub(crate) fn defer_used(&self) {
         if !self.pins().any(&self.arena) {
             return;

@@ -34,13 +34,13 @@ pub struct State {
 
 /// An inode in a tree.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct SeenInode {
     pub ino: Ino,
     pub state: State,
 }
 
 /// A path that differs: what it was, and what it is.
-pub type Change = (Option<Seen>, Option<Seen>);
+pub type Change = (Option<SeenInode>, Option<SeenInode>);
 
 /// The paths that differ.
 pub type Changes = BTreeMap<PathBytes, Change>;
@@ -76,7 +76,7 @@ impl State {
     }
 }
 
-impl Seen {
+impl SeenInode {
     fn of(fs: &dyn Engine, attr: &Attr) -> Result<Self> {
         Ok(Self { ino: attr.ino, state: State::of(fs, attr)? })
     }
@@ -87,14 +87,14 @@ impl Seen {
 }
 
 /// Returns the value on one side of a change.
-pub fn state(seen: Option<&Seen>) -> Option<&State> {
+pub fn state(seen: Option<&SeenInode>) -> Option<&State> {
     seen.map(|seen| &seen.state)
 }
 
 /// Returns the paths that differ between two trees that do not change meanwhile.
 pub fn between(from: Tree<'_>, to: Tree<'_>) -> Result<Changes> {
     let mut found = Changes::new();
-    let roots = [from, to].map(|(fs, ino)| Seen::of(fs, &fs.getattr(ino)?));
+    let roots = [from, to].map(|(fs, ino)| SeenInode::of(fs, &fs.getattr(ino)?));
     let [old, new] = roots;
     let mut pending = vec![(Vec::new(), (Some(old?), Some(new?)))];
     while let Some((path, (old, new))) = pending.pop() {
@@ -120,10 +120,10 @@ pub fn between(from: Tree<'_>, to: Tree<'_>) -> Result<Changes> {
 }
 
 /// Returns the entries of a directory.
-fn entries((fs, dir): Tree<'_>) -> Result<Vec<(Vec<u8>, Seen)>> {
+fn entries((fs, dir): Tree<'_>) -> Result<Vec<(Vec<u8>, SeenInode)>> {
     let names = vfs::names_in(fs, dir)?;
     let seen = |name: Vec<u8>| {
-        let seen = Seen::of(fs, &fs.peek(dir, &name)?)?;
+        let seen = SeenInode::of(fs, &fs.peek(dir, &name)?)?;
         Ok((name, seen))
     };
     names.into_iter().map(seen).collect()
@@ -139,7 +139,7 @@ pub fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 pub fn conflicts(one: &Changes, other: &Changes) -> Vec<PathBytes> {
     let lacks_above = |path: &PathBytes, changes: &Changes| {
         above(path).any(|dir| {
-            changes.get(dir).is_some_and(|(_, new)| !new.as_ref().is_some_and(Seen::is_dir))
+            changes.get(dir).is_some_and(|(_, new)| !new.as_ref().is_some_and(SeenInode::is_dir))
         })
     };
     let is_new = |change: &Change| change.1.is_some();

@@ -202,6 +202,11 @@ fn explain(errno: Errno, pool: &Path, name: &str) -> anyhow::Error {
             anyhow!("{pool}: has no snapshot {name}; `keepstone snapshot list {pool}` lists them")
         }
         Errno::BUSY => anyhow!("{pool}@{name}: is mounted; unmount it first"),
+        Errno::NOTEMPTY => {
+            anyhow!(
+                "{pool}: has branches, which a rollback would end; commit or discard them first"
+            )
+        }
         Errno::MLINK => anyhow!("{pool}: has as many snapshots as it can have; delete one first"),
         Errno::NOSPC => anyhow!(
             "{pool}: no space for a copy of its names and attributes; nothing has changed. Delete a snapshot, or files"

@@ -44,9 +44,11 @@ impl<'a> Mounted<'a> {
 
     /// Runs a script under `keepstone run` in the branch. All of it must be served in the program.
     fn served(&self, script: &str) -> String {
-        let mut command = self.s.served_script(&["--strict"], script);
+        let mut command = self.s.served_script(&["--explain"], script);
         let output = command.current_dir(&self.dir).output().unwrap();
         assert!(output.status.success(), "{script}: {output:?}");
+        let explained = String::from_utf8_lossy(&output.stderr);
+        assert!(explained.contains("served in user space: 100.0 %"), "{script}: {explained}");
         String::from_utf8(output.stdout).unwrap()
     }
 }
