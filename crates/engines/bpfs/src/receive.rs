@@ -455,6 +455,10 @@ impl<M: Medium> Files<M> {
     /// Makes an incomplete snapshot.
     fn begin_to_receive(&self, name: &str, head: &StreamHead) -> Result<()> {
         self.check_may_change(name)?;
+        let inode_file = blocks_over(head.inodes / INODES_PER_BLOCK);
+        if inode_file > self.v.blocks.len() {
+            return Err(Errno::NOSPC);
+        }
         let _lock = self.v.snapshots.hold(&self.v, 0)?;
         let base = match &head.base {
             Some(base) => {
@@ -474,7 +478,7 @@ impl<M: Medium> Files<M> {
         };
         let need = match base {
             Some(_) => self.blocks_to_copy(head.inodes, &source)?,
-            None => blocks_over(head.inodes / INODES_PER_BLOCK),
+            None => inode_file,
         };
         self.transact(need, KEEP, |txn| {
             let root = self.copy_inodes(txn, head.inodes, &source)?;
