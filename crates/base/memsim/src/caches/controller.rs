@@ -542,7 +542,9 @@ mod tests {
     /// Queues writes at 0, and returns their ends.
     fn ends(timing: Timing, contexts: u32, writes: &[LineWrite]) -> Vec<u64> {
         let mut controller = Controller::new(timing, contexts, false);
-        writes.iter().for_each(|write| drop(controller.write(0, *write)));
+        writes.iter().for_each(|write| {
+            let _ = controller.write(0, *write);
+        });
         controller.finish();
         let mut ends: Vec<_> = controller.take_ends().collect();
         ends.sort_by_key(|end| end.number);
@@ -569,7 +571,9 @@ mod tests {
         let writes = [of_epoch(0, 0, 1), of_epoch(2, 0, 1), of_epoch(1, 1, 7), of_epoch(3, 0, 2)];
         assert_eq!(ends(TIMING, 2, &writes), [150, 300, 150, 450]);
         let mut controller = Controller::new(TIMING, 2, false);
-        writes.iter().for_each(|write| drop(controller.write(0, *write)));
+        writes.iter().for_each(|write| {
+            let _ = controller.write(0, *write);
+        });
         assert_eq!(controller.epoch_end(EpochId { context: 0, number: 1 }), 300);
         assert!(controller.is_epoch_durable(EpochId { context: 1, number: 7 }, 150));
         assert!(!controller.is_epoch_durable(EpochId { context: 0, number: 2 }, 449));
@@ -591,7 +595,9 @@ mod tests {
     #[test]
     fn a_read_overtakes_the_queue() {
         let mut controller = Controller::new(TIMING, 1, false);
-        (0..4).for_each(|_| drop(controller.write(0, line(0))));
+        (0..4).for_each(|_| {
+            let _ = controller.write(0, line(0));
+        });
         assert_eq!(controller.read(10, 0), 10 + 140 + 50);
         assert_eq!(controller.read(10, 1), 60);
         assert_eq!(controller.finish(), 150 + 50 + 3 * 150);
