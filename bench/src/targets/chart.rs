@@ -12,7 +12,7 @@ const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:currentColor;strok
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 76.0;
-const RIGHT: f64 = 18.0;
+const RIGHT: f64 = 30.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 30.0;
 

@@ -2,8 +2,8 @@
 //!
 //! Reading order: [`spec`] (the grammar), [`cases`] (the loads), [`place`] (set-up and removal),
 //! [`worker`] (the process that works), [`measure`] (rounds), [`durability`], [`results`],
-//! [`compare`] (with an earlier run); [`words`], [`page`] and [`figure`] (output). [`scale`] is the
-//! command of that name, with [`jobs`] (its work) and [`chart`] (its plots).
+//! [`mod@compare`] (with an earlier run); [`words`], [`page`] and [`figure`] (output).
+//! [`mod@scale`] is the command of that name, with [`jobs`] (its work) and [`chart`] (its plots).
 
 mod cases;
 mod chart;
@@ -49,9 +49,9 @@ const PATIENCE_S: u64 = 120;
 /// `run`
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Targets; the first is the baseline of ratios. dir:DIR, tmpfs, pool[:DIR or POOL],
-    /// cache:DIR, bdev[:DIR], loop[:DIR] or device:FILE, with options after commas, and NAME= in
-    /// front if reports shall have another name.
+    /// Targets; the first is the baseline of ratios: dir:DIR, tmpfs, pool, pool:DIR, pool:POOL,
+    /// cache:DIR, bdev, loop or device:FILE, with options after commas, and NAME= in front if
+    /// reports shall have another name.
     #[arg(required = true, value_name = "TARGET")]
     pub targets: Vec<Spec>,
     /// Only cases whose names contain TEXT. May be given several times.

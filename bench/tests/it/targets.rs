@@ -230,10 +230,16 @@ fn growth_has_a_point_for_each_step() {
 fn started(args: &[&str]) -> (Child, Pid) {
     let args = [args, &["--case", "write+fsync"]].concat();
     let child = command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let server = server_of(child.id());
+    (child, server)
+}
+
+/// Waits for the server and the three workers of a run.
+fn server_of(run: u32) -> Pid {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         assert!(Instant::now() < deadline, "no worker has begun");
-        let children = format!("/proc/{0}/task/{0}/children", child.id());
+        let children = format!("/proc/{run}/task/{run}/children");
         let pids = fs::read_to_string(children).unwrap_or_default();
         let words = |pid: &str| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let runs = |pid: &&str, word: &str| {
@@ -242,7 +248,7 @@ fn started(args: &[&str]) -> (Child, Pid) {
         let server = pids.split_whitespace().find(|pid| runs(pid, "mount"));
         let workers = pids.split_whitespace().filter(|pid| runs(pid, "worker")).count();
         if let (Some(server), 3) = (server, workers) {
-            return (child, Pid::from_raw(server.parse().unwrap()).unwrap());
+            return Pid::from_raw(server.parse().unwrap()).unwrap();
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -99,12 +99,12 @@ fn name_sites(sites: &mut [String]) {
 
 /// The memory of a program: its content before the trace, and its length. The explorer needs whole
 /// lines.
-struct Memory {
+struct ProgramMemory {
     initial: Vec<u8>,
     len: usize,
 }
 
-impl Memory {
+impl ProgramMemory {
     /// Finds the content, and extends the trace to whole lines.
     fn of(trace: &mut Trace, args: &ProgramArgs, trace_file: &Path) -> Result<Self> {
         let len = usize::try_from(trace.len)?;
@@ -130,7 +130,7 @@ pub fn judge(
     trace_file: &Path,
     semantics: Semantics,
 ) -> Result<Report> {
-    let memory = Memory::of(&mut trace, args, trace_file)?;
+    let memory = ProgramMemory::of(&mut trace, args, trace_file)?;
     let command = args.oracle.as_deref().context("an oracle is given")?;
     let oracle = Oracle::new(command, Duration::from_secs(args.oracle_seconds))?;
     let start = Instant::now();
@@ -173,7 +173,7 @@ pub fn write_image(
     trace_file: &Path,
     json: bool,
 ) -> Result<ExitCode> {
-    let memory = Memory::of(&mut trace, args, trace_file)?;
+    let memory = ProgramMemory::of(&mut trace, args, trace_file)?;
     let (Some(line), Some(file)) = (&args.crash, &args.image) else {
         bail!("--crash and --image belong together");
     };
