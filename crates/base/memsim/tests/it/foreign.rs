@@ -88,7 +88,7 @@ fn errors_name_the_line() {
     }
     let long = format!("LD {}1\n", "0".repeat(10_000));
     assert!(imported(TextFormat::Ramulator2, &long).is_err());
-    assert!("gem5".parse::<TextFormat>().is_err());
+    assert!("gem6".parse::<TextFormat>().is_err());
 }
 
 #[test]
