@@ -174,8 +174,9 @@ def page(directory, scale, command):
         "## Figure 5: epoch caches\n",
         paragraph("Simulated time on phase-change memory. The paper's processor computes between "
                   "accesses; here an operation computes nothing, or for 1 µs, at its start. Cores "
-                  "here wait for each access, so that a store to a line that is not cached costs a "
-                  "read in every mode."),
+                  "here wait for each access. Two things make write-through cheaper than in the "
+                  "paper: blocks are stored past the cache, in whole lines, and the controller "
+                  "takes a write without making the core wait."),
         plot_5, table_5,
         "## Figure 7: time by throughput\n",
         paragraph("What the formula of §5.4 adds to the time in DRAM, in µs for an operation: by "

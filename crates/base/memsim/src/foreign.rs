@@ -5,7 +5,10 @@
 //! | Ramulator 2, `LoadStoreTrace` | `LD ADDRESS` or `ST ADDRESS`; hexadecimal after `0x` |
 //! | DRAMsim3 | `0xADDRESS READ CYCLE` or `0xADDRESS WRITE CYCLE` |
 //! | NVMain | `CYCLE R 0xADDRESS DATA THREAD` or `W`; version 1 has the old data before the thread |
-//! | gem5, packets | `r,ADDRESS,SIZE,TICK` or `w`, decimal: what `util/encode_packet_trace.py` reads, and `decode_packet_trace.py` writes, perhaps with the packet's number, flags and program counter |
+//! | gem5, packets | `r,ADDRESS,SIZE,TICK` or `w`, decimal |
+//!
+//! gem5's `util/encode_packet_trace.py` reads that text. Its `decode_packet_trace.py` writes it,
+//! perhaps with the number of the packet, flags and the program counter.
 //!
 //! These formats have neither flushes nor fences, and except for NVMain no threads and no data.
 

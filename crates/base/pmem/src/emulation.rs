@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The requested slowdown. The default slows nothing down.
 ///
-/// Parses from the name of a memory ([`crate::memories`]). Parses from, and displays as, a comma-separated
-/// list such as `read=2x,write=4x,line=100ns,bandwidth=800MB/s`; see
+/// Parses from the name of a memory ([`crate::memories`]). Parses from, and displays as, a
+/// comma-separated list such as `read=2x,write=4x,line=100ns,bandwidth=800MB/s`; see
 /// [`FromStr`](#impl-FromStr-for-Emulation).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Emulation {

@@ -28,8 +28,8 @@ pub fn start() {
     }
 }
 
-/// Returns the observer of a pool that is being opened. `None` if nothing is to be recorded, another
-/// pool is, or the file cannot be made.
+/// Returns the observer of a pool that is being opened. `None` if nothing is to be recorded,
+/// another pool is, or the file cannot be made.
 pub fn observer() -> Option<SharedObserver> {
     let mut file = FILE.get()?.clone();
     if RECORDER.get().is_some() {

@@ -105,7 +105,7 @@ impl Semantics {
         }
     }
 
-    /// Whether fences only order stores. What has returned may then be lost, in order.
+    /// Whether fences only order stores. Operations that have returned may then be lost.
     pub fn has_epochs(self) -> bool {
         matches!(self, Self::Epoch | Self::EpochTorn)
     }
@@ -412,7 +412,7 @@ impl Persistency {
     }
 
     /// Returns the undecided units of each of the ways in which contexts can lag behind this one,
-    /// whose epoch ends. Without epochs there is one way.
+    /// whose epoch ends. Without epochs nothing lags.
     pub fn ways(&self, thread: u8) -> Vec<Arc<[Unit]>> {
         match self.lags {
             false => vec![self.units()],

@@ -6,7 +6,7 @@
 //!   have ended (§4.4.1: the counter of the current epoch must be zero).
 //! - controller-Q3: When a bank is free, it begins one of the requests that have come and may begin
 //!   (FR-FCFS): a read before writes, then one whose row is in a buffer, then the one that came
-//!   first. What has begun is not interrupted.
+//!   first. Requests that have begun are not interrupted.
 //! - controller-Q4: The controller knows which lines of which context are queued, so that another
 //!   context can wait for them (simulator-R5).
 //! - controller-Q5: Requests come in the order of the trace. None comes before the one before it,

@@ -109,7 +109,7 @@ fn barriers_are_needed() {
     let is_fence = |m: &Mutant| m.bug == Bug::DropFence;
     let single = workload::universe().into_iter().map(|op| vec![op]);
     let mut fates = score_of(&["tree", "brim"], single.collect(), &is_fence);
-    // What is not needed within an operation may be needed before the next.
+    // A fence that an operation does not need may keep the next one behind it.
     let settled = |fates: &BTreeMap<Mutant, Fate>, m: &Mutant| {
         matches!(fates.get(m), Some(Fate::Killed { .. }))
     };
