@@ -145,11 +145,13 @@ FIGURES = [
      "[PostMark](../measurements/postmark.md)", "the same numbers of files and transactions"],
     ["4 b, c: build of Apache, patch", "13 % and 3.4 % faster; 8.7 and 1.7 times as fast",
      "[whole programs](../measurements/programs.md)", "other programs, as Apache 2.0.63 is old"],
-    ["5: epoch caches", "81 % faster than write-through, 49 to 180 %", "below, by a model", ""],
+    ["5: epoch caches", "81 % faster than write-through, 49 to 180 %", "below, by a model",
+     "simple cores, other computation; see there"],
     ["6: DRAM beside PCM", "the same IPC in three systems", "not yet",
      "the model has one memory; DRAM and PCM would be two sets of channels"],
     ["7: time by throughput of PCM", "faster than a disk from 34 MB/s on, except PostMark",
-     "below, by counts", ""],
+     "below, by counts",
+     "what the formula adds; the time in DRAM is in the pages of 3 and 4"],
 ]
 
 
@@ -169,7 +171,8 @@ def page(directory, scale, command):
         table(["figure", "the paper", "here", "why"], FIGURES, 4),
         "## Bytes written (§5.4)\n",
         paragraph("For each operation, to the medium: lines that were flushed, and bytes stored past "
-                  "the cache. Counts depend on whether the processor has MOVDIR64B."),
+                  "the cache. Random writes begin at multiples of 8 bytes, so that long ones cross "
+                  "blocks. Counts depend on whether the processor has MOVDIR64B."),
         table(head, rows),
         "## Figure 5: epoch caches\n",
         paragraph("Simulated time on phase-change memory. The paper's processor computes between "

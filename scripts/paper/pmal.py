@@ -11,7 +11,8 @@ FIGURES = [
      "PMFS and NOVA are not in this kernel"],
     ["5: Fileserver by files", "PMAL beside PMFS",
      "[filebench](../measurements/cache-filebench.md)", "on a cache over ext4"],
-    ["6: consistency", "PMAL-O, DAX-S", "modes of durability in [SEMANTICS](../SEMANTICS.md)", ""],
+    ["6: consistency", "PMAL-O, DAX-S", "modes of durability in [SEMANTICS](../SEMANTICS.md)",
+     "`ordered` of BPFS is the counterpart of PMAL-O"],
     ["7, 8: `copy_file_range`", "the page cache wins over DAX",
      "clones in [USING](../USING.md)", "BPFS shares blocks instead"],
 ]
@@ -37,5 +38,5 @@ def page(_directory, _scale, command):
         paragraph("Nanoseconds to read and to write cells, in the paper and in the models here "
                   "([SIMULATION](../SIMULATION.md#memory)). The paper's row for DRAM is the one of "
                   "`nvdimm-n`."),
-        table(["memory", "the paper", "here", "source"], rows, 1),
+        table(["memory", "the paper", "here", "source"], rows, 4),
     ])
