@@ -166,7 +166,8 @@ def page(directory, scale, command):
         paragraph("Figures of \"Better I/O Through Byte-Addressable, Persistent Memory\" (Condit et "
                   "al., SOSP 2009). This page has what models and counts say; they use no clock. "
                   f"The scale is 1/{scale} of the paper's operations. "
-                  "[SIMULATION](../SIMULATION.md) explains the models. Measured times are in the "
+                  "Recordings differ by a few lines, as a file's time is stored only when the clock "
+                  "has ticked. [SIMULATION](../SIMULATION.md) explains the models. Measured times are in the "
                   "pages that the first table names."),
         table(["figure", "the paper", "here", "why"], FIGURES, 4),
         "## Bytes written (§5.4)\n",

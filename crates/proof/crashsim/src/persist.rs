@@ -41,7 +41,7 @@
 //!   upper bytes are new. The hardware could tear it at any bit, so this finds bugs and proves
 //!   nothing.
 
-use crate::epochs::{Cut, Epochs};
+use crate::epochs::{EpochCut, Epochs};
 use crate::image::WordNo;
 use crate::trace::{Action, Event, StoreKind, Trace};
 use pmem::Domain;
@@ -421,7 +421,7 @@ impl Persistency {
     }
 
     /// Returns the units at a cut. A unit with one content has persisted.
-    fn units_of(&self, cut: &Cut) -> Arc<[Unit]> {
+    fn units_of(&self, cut: &EpochCut) -> Arc<[Unit]> {
         let mut units = Vec::new();
         for (line, pieces) in &self.lines {
             // Contexts do not share a line (epochs-E3).

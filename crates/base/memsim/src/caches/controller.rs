@@ -16,7 +16,7 @@
 //! Which write a bank begins next is only decided when an answer depends on it: a later write may
 //! come first.
 
-use super::banks::{Banks, Place, RowCounts};
+use super::banks::{BankPlace, Banks, RowCounts};
 use super::config::Timing;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -74,14 +74,14 @@ pub struct WriteEnd {
 
 /// A request that no bank has begun.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct WaitingRequest {
     /// Its place among all requests.
     order: u64,
     /// Its number among writes.
     number: u64,
     /// `None`: it is a read.
     write: Option<LineWrite>,
-    place: Place,
+    place: BankPlace,
     came: u64,
 }
 
@@ -116,7 +116,7 @@ impl BankSet {
 
 /// A write that has begun. It occupies its queue until its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Begun {
+struct BegunWrite {
     end: u64,
     line: u64,
     epoch: Option<EpochId>,
@@ -163,7 +163,7 @@ pub struct Controller {
     is_queue_durable: bool,
     banks: Banks,
     /// Requests that wait for each bank, in the order in which they came.
-    queues: Vec<Vec<Waiting>>,
+    queues: Vec<Vec<WaitingRequest>>,
     /// The request that each bank begins next.
     choices: Vec<Choice>,
     /// Banks for which requests wait, and those of them that have to choose again.
@@ -175,7 +175,7 @@ pub struct Controller {
     order: u64,
     /// Writes in each channel's queue: those that wait, and those that have begun.
     queued: Vec<usize>,
-    begun: Vec<BinaryHeap<Reverse<Begun>>>,
+    begun: Vec<BinaryHeap<Reverse<BegunWrite>>>,
     /// The time of the last request (controller-Q5).
     clock: u64,
     numbers: u64,
@@ -244,9 +244,9 @@ impl Controller {
         }
     }
 
-    fn wait(&mut self, write: Option<LineWrite>, number: u64, place: Place, came: u64) {
+    fn wait(&mut self, write: Option<LineWrite>, number: u64, place: BankPlace, came: u64) {
         let bank = place.bank();
-        self.queues[bank].push(Waiting { order: self.order, number, write, place, came });
+        self.queues[bank].push(WaitingRequest { order: self.order, number, write, place, came });
         self.busy.add(bank);
         self.stale.add(bank);
         self.order += 1;
@@ -345,7 +345,7 @@ impl Controller {
     fn choose(&self, bank: usize) -> Choice {
         let waiting = &self.queues[bank];
         let free = self.banks.free(bank);
-        let choice = |(i, waiting): (usize, &Waiting)| {
+        let choice = |(i, waiting): (usize, &WaitingRequest)| {
             let mut from = waiting.came.max(free);
             if let Some(EpochId { context, number }) = waiting.write.and_then(|w| w.epoch) {
                 // controller-Q2
@@ -365,7 +365,7 @@ impl Controller {
     /// was a read.
     fn serve(&mut self, at: u64, bank: usize) -> (u64, bool) {
         let (.., index) = self.choices[bank];
-        let Waiting { number, write, place, came, .. } = self.queues[bank].remove(index);
+        let WaitingRequest { number, write, place, came, .. } = self.queues[bank].remove(index);
         match self.queues[bank].is_empty() {
             true => drop(self.busy.remove(bank)),
             false => self.stale.add(bank),
@@ -377,7 +377,7 @@ impl Controller {
         self.order_wait_ns += at - free;
         self.idle_from = self.idle_from.max(end);
         self.ends.push(WriteEnd { number, begun: at, ended: end });
-        self.begun[place.channel()].push(Reverse(Begun { end, line, epoch }));
+        self.begun[place.channel()].push(Reverse(BegunWrite { end, line, epoch }));
         if let Some(EpochId { context, number }) = epoch {
             if self.contexts[context as usize].serve(number, end) {
                 self.stale.0.copy_from_slice(&self.busy.0);
@@ -458,7 +458,8 @@ impl Controller {
         }
         let is_other =
             |at, epoch: Option<EpochId>| at == line && epoch.is_some_and(|e| e.context != context);
-        let waits = |waiting: &Waiting| waiting.write.is_some_and(|w| is_other(w.line, w.epoch));
+        let waits =
+            |waiting: &WaitingRequest| waiting.write.is_some_and(|w| is_other(w.line, w.epoch));
         while self.queues[place.bank()].iter().any(waits) {
             self.work();
         }
