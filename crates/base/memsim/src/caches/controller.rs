@@ -259,10 +259,10 @@ impl Controller {
         let at = self.accept(now, place.channel());
         let number = self.numbers;
         self.numbers += 1;
-        if let Some(EpochId { context, number }) = write.epoch {
-            if self.contexts[context as usize].queue(number, at) {
-                self.stale.0.copy_from_slice(&self.busy.0);
-            }
+        if let Some(EpochId { context, number }) = write.epoch
+            && self.contexts[context as usize].queue(number, at)
+        {
+            self.stale.0.copy_from_slice(&self.busy.0);
         }
         if let Some(core) = write.fenced_by {
             let fenced = &mut self.fenced[core as usize];
@@ -366,9 +366,10 @@ impl Controller {
     fn serve(&mut self, at: u64, bank: usize) -> (u64, bool) {
         let (.., index) = self.choices[bank];
         let WaitingRequest { number, write, place, came, .. } = self.queues[bank].remove(index);
-        match self.queues[bank].is_empty() {
-            true => drop(self.busy.remove(bank)),
-            false => self.stale.add(bank),
+        if self.queues[bank].is_empty() {
+            self.busy.remove(bank);
+        } else {
+            self.stale.add(bank);
         }
         self.waiting -= 1;
         let free = self.banks.free(bank).max(came);
@@ -378,10 +379,10 @@ impl Controller {
         self.idle_from = self.idle_from.max(end);
         self.ends.push(WriteEnd { number, begun: at, ended: end });
         self.begun[place.channel()].push(Reverse(BegunWrite { end, line, epoch }));
-        if let Some(EpochId { context, number }) = epoch {
-            if self.contexts[context as usize].serve(number, end) {
-                self.stale.0.copy_from_slice(&self.busy.0);
-            }
+        if let Some(EpochId { context, number }) = epoch
+            && self.contexts[context as usize].serve(number, end)
+        {
+            self.stale.0.copy_from_slice(&self.busy.0);
         }
         if let Some(core) = fenced_by.filter(|_| !self.is_queue_durable) {
             let fenced = &mut self.fenced[core as usize];
@@ -543,7 +544,9 @@ mod tests {
     /// Queues writes at 0, and returns their ends.
     fn ends(timing: Timing, contexts: u32, writes: &[LineWrite]) -> Vec<u64> {
         let mut controller = Controller::new(timing, contexts, false);
-        writes.iter().for_each(|write| drop(controller.write(0, *write)));
+        for write in writes {
+            controller.write(0, *write);
+        }
         controller.finish();
         let mut ends: Vec<_> = controller.take_ends().collect();
         ends.sort_by_key(|end| end.number);
@@ -570,7 +573,9 @@ mod tests {
         let writes = [of_epoch(0, 0, 1), of_epoch(2, 0, 1), of_epoch(1, 1, 7), of_epoch(3, 0, 2)];
         assert_eq!(ends(TIMING, 2, &writes), [150, 300, 150, 450]);
         let mut controller = Controller::new(TIMING, 2, false);
-        writes.iter().for_each(|write| drop(controller.write(0, *write)));
+        for write in writes {
+            controller.write(0, write);
+        }
         assert_eq!(controller.epoch_end(EpochId { context: 0, number: 1 }), 300);
         assert!(controller.is_epoch_durable(EpochId { context: 1, number: 7 }, 150));
         assert!(!controller.is_epoch_durable(EpochId { context: 0, number: 2 }, 449));
@@ -592,7 +597,9 @@ mod tests {
     #[test]
     fn a_read_overtakes_the_queue() {
         let mut controller = Controller::new(TIMING, 1, false);
-        (0..4).for_each(|_| drop(controller.write(0, line(0))));
+        for _ in 0..4 {
+            controller.write(0, line(0));
+        }
         assert_eq!(controller.read(10, 0), 10 + 140 + 50);
         assert_eq!(controller.read(10, 1), 60);
         assert_eq!(controller.finish(), 150 + 50 + 3 * 150);
