@@ -145,11 +145,13 @@ FIGURES = [
      "[PostMark](../measurements/postmark.md)", "the same numbers of files and transactions"],
     ["4 b, c: build of Apache, patch", "13 % and 3.4 % faster; 8.7 and 1.7 times as fast",
      "[whole programs](../measurements/programs.md)", "other programs, as Apache 2.0.63 is old"],
-    ["5: epoch caches", "81 % faster than write-through, 49 to 180 %", "below, by a model", ""],
+    ["5: epoch caches", "81 % faster than write-through, 49 to 180 %", "below, by a model",
+     "simple cores, other computation; see there"],
     ["6: DRAM beside PCM", "the same IPC in three systems", "not yet",
      "the model has one memory; DRAM and PCM would be two sets of channels"],
     ["7: time by throughput of PCM", "faster than a disk from 34 MB/s on, except PostMark",
-     "below, by counts", ""],
+     "below, by counts",
+     "what the formula adds; the time in DRAM is in the pages of 3 and 4"],
 ]
 
 
@@ -164,18 +166,21 @@ def page(directory, scale, command):
         paragraph("Figures of \"Better I/O Through Byte-Addressable, Persistent Memory\" (Condit et "
                   "al., SOSP 2009). This page has what models and counts say; they use no clock. "
                   f"The scale is 1/{scale} of the paper's operations. "
-                  "[SIMULATION](../SIMULATION.md) explains the models. Measured times are in the "
+                  "Recordings differ by a few lines, as a file's time is stored only when the clock "
+                  "has ticked. [SIMULATION](../SIMULATION.md) explains the models. Measured times are in the "
                   "pages that the first table names."),
         table(["figure", "the paper", "here", "why"], FIGURES, 4),
         "## Bytes written (§5.4)\n",
         paragraph("For each operation, to the medium: lines that were flushed, and bytes stored past "
-                  "the cache. Counts depend on whether the processor has MOVDIR64B."),
+                  "the cache. Random writes begin at multiples of 8 bytes, so that long ones cross "
+                  "blocks. Counts depend on whether the processor has MOVDIR64B."),
         table(head, rows),
         "## Figure 5: epoch caches\n",
         paragraph("Simulated time on phase-change memory. The paper's processor computes between "
                   "accesses; here an operation computes nothing, or for 1 µs, at its start. Cores "
-                  "here wait for each access, so that a store to a line that is not cached costs a "
-                  "read in every mode."),
+                  "here wait for each access. Two things make write-through cheaper than in the "
+                  "paper: blocks are stored past the cache, in whole lines, and the controller "
+                  "takes a write without making the core wait."),
         plot_5, table_5,
         "## Figure 7: time by throughput\n",
         paragraph("What the formula of §5.4 adds to the time in DRAM, in µs for an operation: by "

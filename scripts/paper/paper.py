@@ -1,15 +1,16 @@
 """Writes docs/papers: the figures of papers beside ours, from models and counts.
 
-    paper.py [--scale N] [PAGE…]      pages: bpfs, scmfs; operations are 1/N of the paper's
+    paper.py [--scale N] [PAGE…]      pages: bpfs, scmfs, pmal; operations are 1/N of the paper's
 """
 
 import argparse
 import tempfile
 
 import bpfs
+import pmal
 import scmfs
 
-PAGES = {"bpfs": bpfs.page, "scmfs": scmfs.page}
+PAGES = {"bpfs": bpfs.page, "scmfs": scmfs.page, "pmal": pmal.page}
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--scale", type=int, default=1, choices=range(1, 1001), metavar="1…1000")

@@ -5,16 +5,17 @@ import os
 from page import origin, paragraph, simulate, table, write
 
 FIGURES = [
-    ["6, 7: IOzone, sequential and random", "SCMFS, ramfs, tmpfs, ext2",
-     "[IOzone's matrix](../measurements/iozone.md)", "the same records, a file of this machine's size"],
-    ["8: PostMark", "SCMFS, tmpfs, ramfs, ext2", "[PostMark](../measurements/postmark.md)",
-     "peers of this kernel"],
-    ["9, 10: threads", "1 to 4 threads", "[threads](../measurements/scaling.md)",
+    ["6, 7: IOzone, sequential and random, with TLB misses", "SCMFS, ramfs, tmpfs and ext2",
+     "[IOzone's matrix](../measurements/iozone.md), [misses](../measurements/misses.md)",
+     "misses by a model: virtual machines have no counters"],
+    ["8: without large pages", "SCMFS is slower than with them",
+     "[misses](../measurements/misses.md)", "page sizes by a model"],
+    ["9, 10: threads, with `mmap`", "1 to 4 threads", "[threads](../measurements/scaling.md)",
      "this machine has two processors"],
-    ["11: TLB misses", "counters of the processor", "[misses](../measurements/misses.md)",
-     "by a model: virtual machines have no counters"],
-    ["wear (§5)", "no numbers", "below, and [wear](../measurements/wear.md)",
-     "the paper only names the technique"],
+    ["11: PostMark", "three variants of SCMFS, and peers", "[PostMark](../measurements/postmark.md)",
+     "peers of this kernel"],
+    ["wear (§5)", "future work", "below, and [wear](../measurements/wear.md)",
+     "the paper has no numbers"],
 ]
 
 

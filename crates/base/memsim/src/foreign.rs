@@ -5,6 +5,10 @@
 //! | Ramulator 2, `LoadStoreTrace` | `LD ADDRESS` or `ST ADDRESS`; hexadecimal after `0x` |
 //! | DRAMsim3 | `0xADDRESS READ CYCLE` or `0xADDRESS WRITE CYCLE` |
 //! | NVMain | `CYCLE R 0xADDRESS DATA THREAD` or `W`; version 1 has the old data before the thread |
+//! | gem5, packets | `r,ADDRESS,SIZE,TICK` or `w`, decimal |
+//!
+//! gem5's `util/encode_packet_trace.py` reads that text. Its `decode_packet_trace.py` writes it,
+//! perhaps with the number of the packet, flags and the program counter.
 //!
 //! These formats have neither flushes nor fences, and except for NVMain no threads and no data.
 
@@ -29,11 +33,16 @@ pub enum TextFormat {
     DramSim3,
     /// NVMain. Version 0 is written, 0 and 1 are read.
     NvMain,
+    /// gem5's packet traces, as text. A tick is 1/1000 of the cycle: of a cycle of 1 ns, 1 ps.
+    Gem5,
 }
+
+/// Ticks of gem5 in a cycle.
+const TICKS: u64 = 1000;
 
 impl TextFormat {
     /// All formats.
-    pub const ALL: [Self; 3] = [Self::Ramulator2, Self::DramSim3, Self::NvMain];
+    pub const ALL: [Self; 4] = [Self::Ramulator2, Self::DramSim3, Self::NvMain, Self::Gem5];
 
     /// Returns the name that [`FromStr`] accepts.
     pub fn name(self) -> &'static str {
@@ -41,6 +50,7 @@ impl TextFormat {
             Self::Ramulator2 => "ramulator2",
             Self::DramSim3 => "dramsim3",
             Self::NvMain => "nvmain",
+            Self::Gem5 => "gem5",
         }
     }
 }
@@ -78,11 +88,12 @@ pub enum ImportError {
 }
 
 /// An access to a line of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct LineAccess {
     is_write: bool,
     addr: u64,
-    cycle: u64,
+    /// Cycles since the start, perhaps with a part of one.
+    cycle: f64,
     thread: u16,
 }
 
@@ -118,7 +129,7 @@ pub fn import<W: Write>(
             .filter(|access| access.addr < REGION - LINE && (read as u64) < LINE_MAX)
             .ok_or(ImportError::Line { line: number, format })?;
         // The cast saturates.
-        let at_ns = (access.cycle as f64 * ns_per_cycle) as u64;
+        let at_ns = (access.cycle * ns_per_cycle) as u64;
         let gap_ns = at_ns.saturating_sub(last_ns);
         last_ns = last_ns.max(at_ns);
         let (addr, len) = (access.addr / LINE * LINE, LINE as u32);
@@ -132,12 +143,17 @@ pub fn import<W: Write>(
 
 /// Parses a line. `None` if it has another form.
 fn parse(format: TextFormat, nvmain_version: u32, text: &str) -> Option<LineAccess> {
+    if format == TextFormat::Gem5 {
+        return parse_packet(text);
+    }
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let hex = |word: &str| {
         let digits = word.strip_prefix("0x").or(word.strip_prefix("0X")).unwrap_or(word);
         u64::from_str_radix(digits, 16).ok()
     };
-    let access = |is_write, addr, cycle, thread| Some(LineAccess { is_write, addr, cycle, thread });
+    let access = |is_write, addr, cycle: u64, thread| {
+        Some(LineAccess { is_write, addr, cycle: cycle as f64, thread })
+    };
     match (format, &words[..]) {
         (TextFormat::Ramulator2, [verb @ ("LD" | "ST"), addr]) => {
             let is_hex = addr.starts_with("0x") || addr.starts_with("0X");
@@ -161,6 +177,29 @@ fn parse(format: TextFormat, nvmain_version: u32, text: &str) -> Option<LineAcce
         }
         _ => None,
     }
+}
+
+/// Parses a packet of gem5. Its size is ignored: it lies in one line.
+fn parse_packet(text: &str) -> Option<LineAccess> {
+    let mut words: Vec<&str> = text.split(',').collect();
+    if words.first()?.parse::<u64>().is_ok() {
+        // The number of the packet.
+        words.remove(0);
+    }
+    let (verb, addr, tick) = match words[..] {
+        [verb, addr, _, tick] | [verb, addr, _, _, tick] | [verb, addr, _, _, tick, _] => {
+            (verb, addr, tick)
+        }
+        _ => return None,
+    };
+    let is_write = match verb {
+        "r" => false,
+        "w" => true,
+        _ => return None,
+    };
+    let tick: u64 = tick.parse().ok()?;
+    let cycle = tick as f64 / TICKS as f64;
+    Some(LineAccess { is_write, addr: addr.parse().ok()?, cycle, thread: 0 })
 }
 
 /// Writes accesses as text. As a [`WriteSink`] it gets the traffic behind the caches.
@@ -233,6 +272,11 @@ impl<W: Write> TextWriter<W> {
             TextFormat::NvMain => {
                 let verb = if is_write { 'W' } else { 'R' };
                 writeln!(self.output, "{cycle} {verb} {addr:#x} {:0128} {thread}", 0)
+            }
+            TextFormat::Gem5 => {
+                let verb = if is_write { 'w' } else { 'r' };
+                let tick = (self.last_ns as f64 * self.cycles_per_ns * TICKS as f64) as u64;
+                writeln!(self.output, "{verb},{addr},{LINE},{tick}")
             }
         };
         self.error = written.err();

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The requested slowdown. The default slows nothing down.
 ///
-/// Parses from the name of a memory ([`crate::memories`]). Parses from, and displays as, a comma-separated
-/// list such as `read=2x,write=4x,line=100ns,bandwidth=800MB/s`; see
+/// Parses from the name of a memory ([`crate::memories`]). Parses from, and displays as, a
+/// comma-separated list such as `read=2x,write=4x,line=100ns,bandwidth=800MB/s`; see
 /// [`FromStr`](#impl-FromStr-for-Emulation).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Emulation {
@@ -387,7 +387,8 @@ mod tests {
         assert_eq!(emulator.occupy(1_000_000 + 9 * line, one), 1_000_000 + 10 * line);
         let halves =
             Emulator::new(&"read-bandwidth=64MB/s,write-bandwidth=32MB/s".parse().unwrap());
-        assert_eq!((halves.read_occupancy, halves.write_occupancy), (line, 2 * line));
+        assert_eq!(halves.read_occupancy, line);
+        assert!(halves.write_occupancy.abs_diff(2 * line) <= 1);
     }
 
     #[test]

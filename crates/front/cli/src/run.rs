@@ -79,7 +79,8 @@ pub struct RunArgs {
     /// Precision of modification times of files below --direct.
     #[arg(long, value_enum, default_value_t = Mtime::Exact)]
     pub mtime: Mtime,
-    /// Record the accesses of each process to its pool in FILE.PID, for `keepstone simulate memory`.
+    /// Record the accesses of each process to its pool in FILE.PID, for `keepstone simulate
+    /// memory`.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// The program and its arguments.

@@ -11,7 +11,7 @@
 //!   durable.
 //!
 //! So each context has one epoch of which a part is durable. All its earlier epochs are durable
-//! then, and of later ones nothing is. A [`Cut`] names these epochs. States that lost an epoch of
+//! then, and of later ones nothing is. A [`EpochCut`] names these epochs. States that lost an epoch of
 //! the context that fences now were states of an earlier crash point, where fewer operations were
 //! legal. Hence only the other contexts have a choice, and a trace of one context has none.
 
@@ -37,9 +37,9 @@ pub(crate) struct Epochs {
 /// The epoch of each context of which a part is durable. A context that is not listed has only
 /// durable stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cut(Vec<(u8, u32)>);
+pub struct EpochCut(Vec<(u8, u32)>);
 
-impl Cut {
+impl EpochCut {
     /// Returns the number of the epoch in which a context is cut.
     pub(crate) fn of(&self, context: u8) -> Option<u32> {
         self.0.iter().find(|(c, _)| *c == context).map(|(_, id)| *id)
@@ -86,18 +86,18 @@ impl Epochs {
 
     /// Returns the cuts that are new if context `now` fences or returns: its newest epoch, with any
     /// epoch of each other context. The first cut has the newest epoch of all contexts.
-    pub fn cuts(&self, now: Option<u8>) -> Vec<Cut> {
+    pub fn cuts(&self, now: Option<u8>) -> Vec<EpochCut> {
         let mut contexts: Vec<u8> = self.in_flight.iter().map(|e| e.context).collect();
         contexts.sort_unstable();
         contexts.dedup();
-        let mut cuts = vec![Cut::default()];
+        let mut cuts = vec![EpochCut::default()];
         for context in contexts {
             let of = self.in_flight.iter().rev().filter(|e| e.context == context);
             let choices = if now.is_none_or(|now| now == context) { 1 } else { EPOCHS_MAX };
             let ids: Vec<u32> = of.map(|e| e.id).take(choices).collect();
             let with = |id: &u32| {
                 let id = *id;
-                cuts.iter().map(move |cut| Cut([cut.0.clone(), vec![(context, id)]].concat()))
+                cuts.iter().map(move |cut| EpochCut([cut.0.clone(), vec![(context, id)]].concat()))
             };
             cuts = ids.iter().flat_map(with).collect();
         }

@@ -41,7 +41,7 @@
 //!   upper bytes are new. The hardware could tear it at any bit, so this finds bugs and proves
 //!   nothing.
 
-use crate::epochs::{Cut, Epochs};
+use crate::epochs::{EpochCut, Epochs};
 use crate::image::WordNo;
 use crate::trace::{Action, Event, StoreKind, Trace};
 use pmem::Domain;
@@ -105,7 +105,7 @@ impl Semantics {
         }
     }
 
-    /// Whether fences only order stores. What has returned may then be lost, in order.
+    /// Whether fences only order stores. Operations that have returned may then be lost.
     pub fn has_epochs(self) -> bool {
         matches!(self, Self::Epoch | Self::EpochTorn)
     }
@@ -412,7 +412,7 @@ impl Persistency {
     }
 
     /// Returns the undecided units of each of the ways in which contexts can lag behind this one,
-    /// whose epoch ends. Without epochs there is one way.
+    /// whose epoch ends. Without epochs nothing lags.
     pub fn ways(&self, thread: u8) -> Vec<Arc<[Unit]>> {
         match self.lags {
             false => vec![self.units()],
@@ -421,7 +421,7 @@ impl Persistency {
     }
 
     /// Returns the units at a cut. A unit with one content has persisted.
-    fn units_of(&self, cut: &Cut) -> Arc<[Unit]> {
+    fn units_of(&self, cut: &EpochCut) -> Arc<[Unit]> {
         let mut units = Vec::new();
         for (line, pieces) in &self.lines {
             // Contexts do not share a line (epochs-E3).

@@ -574,7 +574,7 @@ impl<T: Target> Run<'_, T> {
         let (first, last) = match self.begun {
             // Recovery of the base, before any operation.
             false => (0, 0),
-            // What has returned is lost with its epoch.
+            // Operations that have returned can be lost with their epoch.
             true if has_epochs && returned => (self.epoch_of.unwrap_or(op + 1), op + 1),
             true if has_epochs => (self.epoch_of.unwrap_or(op), op + 1),
             true => (op + usize::from(returned), op + 1),

@@ -18,14 +18,14 @@ use serde::Serialize;
 
 /// The place of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct BankPlace {
     channel: u32,
     /// The bank, counted through all channels.
     bank: u32,
     row: u64,
 }
 
-impl Place {
+impl BankPlace {
     pub(super) fn channel(self) -> usize {
         self.channel as usize
     }
@@ -82,7 +82,7 @@ impl Banks {
     }
 
     /// Returns the place of a line (banks-B1).
-    pub(super) fn place(&self, line: u64) -> Place {
+    pub(super) fn place(&self, line: u64) -> BankPlace {
         let Channels { count, interleave_bytes, .. } = self.timing.channels;
         let (mut channel, mut within) = (0, line);
         if count > 1 {
@@ -94,7 +94,7 @@ impl Banks {
         let row = within / self.timing.rows.map_or(1, |rows| rows.bytes / LINE);
         let banks = self.timing.banks;
         let bank = channel * banks + (row % u64::from(banks)) as u32;
-        Place { channel, bank, row }
+        BankPlace { channel, bank, row }
     }
 
     /// Returns the time from which a bank is free.
@@ -103,13 +103,13 @@ impl Banks {
     }
 
     /// Whether the row is in a buffer.
-    pub(super) fn is_hit(&self, place: Place) -> bool {
+    pub(super) fn is_hit(&self, place: BankPlace) -> bool {
         let open = &self.banks[place.bank as usize].open;
         open.iter().any(|open| open.row == place.row)
     }
 
     /// Serves a request that begins at `at`, when its bank is free. Returns its end.
-    pub(super) fn serve(&mut self, place: Place, is_write: bool, at: u64) -> u64 {
+    pub(super) fn serve(&mut self, place: BankPlace, is_write: bool, at: u64) -> u64 {
         let Timing { read_ns, write_ns, rows, channels, .. } = self.timing;
         let took = match rows {
             None if is_write => write_ns,
@@ -127,7 +127,7 @@ impl Banks {
     }
 
     /// Returns the time of an access through row buffers (banks-B4).
-    fn access(&mut self, place: Place, is_write: bool, rows: RowBuffers) -> u64 {
+    fn access(&mut self, place: BankPlace, is_write: bool, rows: RowBuffers) -> u64 {
         let open = &mut self.banks[place.bank as usize].open;
         let mut took = rows.hit_ns;
         let mut row = Row { row: place.row, is_dirty: false };

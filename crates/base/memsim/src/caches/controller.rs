@@ -6,7 +6,7 @@
 //!   have ended (§4.4.1: the counter of the current epoch must be zero).
 //! - controller-Q3: When a bank is free, it begins one of the requests that have come and may begin
 //!   (FR-FCFS): a read before writes, then one whose row is in a buffer, then the one that came
-//!   first. What has begun is not interrupted.
+//!   first. Requests that have begun are not interrupted.
 //! - controller-Q4: The controller knows which lines of which context are queued, so that another
 //!   context can wait for them (simulator-R5).
 //! - controller-Q5: Requests come in the order of the trace. None comes before the one before it,
@@ -16,7 +16,7 @@
 //! Which write a bank begins next is only decided when an answer depends on it: a later write may
 //! come first.
 
-use super::banks::{Banks, Place, RowCounts};
+use super::banks::{BankPlace, Banks, RowCounts};
 use super::config::Timing;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -74,14 +74,14 @@ pub struct WriteEnd {
 
 /// A request that no bank has begun.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct WaitingRequest {
     /// Its place among all requests.
     order: u64,
     /// Its number among writes.
     number: u64,
     /// `None`: it is a read.
     write: Option<LineWrite>,
-    place: Place,
+    place: BankPlace,
     came: u64,
 }
 
@@ -116,7 +116,7 @@ impl BankSet {
 
 /// A write that has begun. It occupies its queue until its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Begun {
+struct BegunWrite {
     end: u64,
     line: u64,
     epoch: Option<EpochId>,
@@ -163,7 +163,7 @@ pub struct Controller {
     is_queue_durable: bool,
     banks: Banks,
     /// Requests that wait for each bank, in the order in which they came.
-    queues: Vec<Vec<Waiting>>,
+    queues: Vec<Vec<WaitingRequest>>,
     /// The request that each bank begins next.
     choices: Vec<Choice>,
     /// Banks for which requests wait, and those of them that have to choose again.
@@ -175,7 +175,7 @@ pub struct Controller {
     order: u64,
     /// Writes in each channel's queue: those that wait, and those that have begun.
     queued: Vec<usize>,
-    begun: Vec<BinaryHeap<Reverse<Begun>>>,
+    begun: Vec<BinaryHeap<Reverse<BegunWrite>>>,
     /// The time of the last request (controller-Q5).
     clock: u64,
     numbers: u64,
@@ -244,9 +244,9 @@ impl Controller {
         }
     }
 
-    fn wait(&mut self, write: Option<LineWrite>, number: u64, place: Place, came: u64) {
+    fn wait(&mut self, write: Option<LineWrite>, number: u64, place: BankPlace, came: u64) {
         let bank = place.bank();
-        self.queues[bank].push(Waiting { order: self.order, number, write, place, came });
+        self.queues[bank].push(WaitingRequest { order: self.order, number, write, place, came });
         self.busy.add(bank);
         self.stale.add(bank);
         self.order += 1;
@@ -259,10 +259,10 @@ impl Controller {
         let at = self.accept(now, place.channel());
         let number = self.numbers;
         self.numbers += 1;
-        if let Some(EpochId { context, number }) = write.epoch {
-            if self.contexts[context as usize].queue(number, at) {
-                self.stale.0.copy_from_slice(&self.busy.0);
-            }
+        if let Some(EpochId { context, number }) = write.epoch
+            && self.contexts[context as usize].queue(number, at)
+        {
+            self.stale.0.copy_from_slice(&self.busy.0);
         }
         if let Some(core) = write.fenced_by {
             let fenced = &mut self.fenced[core as usize];
@@ -345,7 +345,7 @@ impl Controller {
     fn choose(&self, bank: usize) -> Choice {
         let waiting = &self.queues[bank];
         let free = self.banks.free(bank);
-        let choice = |(i, waiting): (usize, &Waiting)| {
+        let choice = |(i, waiting): (usize, &WaitingRequest)| {
             let mut from = waiting.came.max(free);
             if let Some(EpochId { context, number }) = waiting.write.and_then(|w| w.epoch) {
                 // controller-Q2
@@ -365,10 +365,11 @@ impl Controller {
     /// was a read.
     fn serve(&mut self, at: u64, bank: usize) -> (u64, bool) {
         let (.., index) = self.choices[bank];
-        let Waiting { number, write, place, came, .. } = self.queues[bank].remove(index);
-        match self.queues[bank].is_empty() {
-            true => drop(self.busy.remove(bank)),
-            false => self.stale.add(bank),
+        let WaitingRequest { number, write, place, came, .. } = self.queues[bank].remove(index);
+        if self.queues[bank].is_empty() {
+            self.busy.remove(bank);
+        } else {
+            self.stale.add(bank);
         }
         self.waiting -= 1;
         let free = self.banks.free(bank).max(came);
@@ -377,11 +378,11 @@ impl Controller {
         self.order_wait_ns += at - free;
         self.idle_from = self.idle_from.max(end);
         self.ends.push(WriteEnd { number, begun: at, ended: end });
-        self.begun[place.channel()].push(Reverse(Begun { end, line, epoch }));
-        if let Some(EpochId { context, number }) = epoch {
-            if self.contexts[context as usize].serve(number, end) {
-                self.stale.0.copy_from_slice(&self.busy.0);
-            }
+        self.begun[place.channel()].push(Reverse(BegunWrite { end, line, epoch }));
+        if let Some(EpochId { context, number }) = epoch
+            && self.contexts[context as usize].serve(number, end)
+        {
+            self.stale.0.copy_from_slice(&self.busy.0);
         }
         if let Some(core) = fenced_by.filter(|_| !self.is_queue_durable) {
             let fenced = &mut self.fenced[core as usize];
@@ -458,7 +459,8 @@ impl Controller {
         }
         let is_other =
             |at, epoch: Option<EpochId>| at == line && epoch.is_some_and(|e| e.context != context);
-        let waits = |waiting: &Waiting| waiting.write.is_some_and(|w| is_other(w.line, w.epoch));
+        let waits =
+            |waiting: &WaitingRequest| waiting.write.is_some_and(|w| is_other(w.line, w.epoch));
         while self.queues[place.bank()].iter().any(waits) {
             self.work();
         }
@@ -542,9 +544,9 @@ mod tests {
     /// Queues writes at 0, and returns their ends.
     fn ends(timing: Timing, contexts: u32, writes: &[LineWrite]) -> Vec<u64> {
         let mut controller = Controller::new(timing, contexts, false);
-        writes.iter().for_each(|write| {
-            let _ = controller.write(0, *write);
-        });
+        for write in writes {
+            controller.write(0, *write);
+        }
         controller.finish();
         let mut ends: Vec<_> = controller.take_ends().collect();
         ends.sort_by_key(|end| end.number);
@@ -571,9 +573,9 @@ mod tests {
         let writes = [of_epoch(0, 0, 1), of_epoch(2, 0, 1), of_epoch(1, 1, 7), of_epoch(3, 0, 2)];
         assert_eq!(ends(TIMING, 2, &writes), [150, 300, 150, 450]);
         let mut controller = Controller::new(TIMING, 2, false);
-        writes.iter().for_each(|write| {
-            let _ = controller.write(0, *write);
-        });
+        for write in writes {
+            controller.write(0, write);
+        }
         assert_eq!(controller.epoch_end(EpochId { context: 0, number: 1 }), 300);
         assert!(controller.is_epoch_durable(EpochId { context: 1, number: 7 }, 150));
         assert!(!controller.is_epoch_durable(EpochId { context: 0, number: 2 }, 449));
@@ -595,9 +597,9 @@ mod tests {
     #[test]
     fn a_read_overtakes_the_queue() {
         let mut controller = Controller::new(TIMING, 1, false);
-        (0..4).for_each(|_| {
-            let _ = controller.write(0, line(0));
-        });
+        for _ in 0..4 {
+            controller.write(0, line(0));
+        }
         assert_eq!(controller.read(10, 0), 10 + 140 + 50);
         assert_eq!(controller.read(10, 1), 60);
         assert_eq!(controller.finish(), 150 + 50 + 3 * 150);

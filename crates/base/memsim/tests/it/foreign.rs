@@ -49,6 +49,7 @@ fn accesses_are_written_in_the_form_of_each_simulator() {
             TextFormat::NvMain,
             format!("50 R 0x0 {zeros} 0\n50 R 0x40 {zeros} 0\n100 W 0x80 {zeros} 1\n"),
         ),
+        (TextFormat::Gem5, "r,0,64,50000\nr,64,64,50000\nw,128,64,100000\n".to_owned()),
     ] {
         assert_eq!(exported(format), (text.clone(), 1), "{format}");
         let events = imported(format, &text).unwrap();
@@ -87,7 +88,7 @@ fn errors_name_the_line() {
     }
     let long = format!("LD {}1\n", "0".repeat(10_000));
     assert!(imported(TextFormat::Ramulator2, &long).is_err());
-    assert!("gem5".parse::<TextFormat>().is_err());
+    assert!("gem6".parse::<TextFormat>().is_err());
 }
 
 #[test]
@@ -107,5 +108,16 @@ proptest! {
         for format in TextFormat::ALL {
             let _ = imported(format, &text);
         }
+    }
+}
+
+#[test]
+fn packets_of_gem5_may_have_more_fields() {
+    for text in ["r,70,4,500", "17,r,70,4,500", "r,70,4,256,500", "17,r,70,4,256,500,4096"] {
+        let events = imported(TextFormat::Gem5, text).unwrap();
+        assert_eq!(events, [(0, 1, "load 64 64".to_owned())], "{text}");
+    }
+    for text in ["u,70,4,500", "r,70,4", "r,0x40,4,500", "r 70 4 500"] {
+        assert!(imported(TextFormat::Gem5, text).is_err(), "{text}");
     }
 }

@@ -24,7 +24,7 @@ the policies on a set of generated traces.")]
     Memory {
         /// The model.
         #[command(subcommand)]
-        command: memory::MemoryCommand,
+        command: Box<memory::MemoryCommand>,
     },
 }
 

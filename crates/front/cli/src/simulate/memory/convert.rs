@@ -21,7 +21,7 @@ pub struct ImportArgs {
     pub text: PathBuf,
     /// The memory trace to write.
     pub trace: PathBuf,
-    /// Format of TEXT: ramulator2 (LoadStoreTrace), dramsim3 or nvmain.
+    /// Format of TEXT: ramulator2 (LoadStoreTrace), dramsim3, nvmain or gem5.
     #[arg(long, value_name = "FORMAT")]
     pub from: TextFormat,
     /// Nanoseconds of a cycle.
@@ -36,8 +36,8 @@ pub struct ExportArgs {
     pub trace: PathBuf,
     /// The text to write.
     pub text: PathBuf,
-    /// Format of TEXT: ramulator2 (LoadStoreTrace), dramsim3, nvmain, or crash: for `keepstone
-    /// crashtest --from-trace`; TRACE must have the stored bytes.
+    /// Format of TEXT: ramulator2 (LoadStoreTrace), dramsim3, nvmain, gem5, or crash: for
+    /// `keepstone crashtest --from-trace`; TRACE must have the stored bytes.
     #[arg(long, value_name = "FORMAT")]
     pub to: ExportFormat,
     /// Nanoseconds of a cycle.

@@ -53,8 +53,8 @@ pub struct HardwareArgs {
     /// for each bank.
     #[arg(long, value_name = "N")]
     pub queue: Option<u32>,
-    /// Row buffers of a bank: bytes of a row, their number, nanoseconds for an access to one. `none`:
-    /// each access goes to the cells. Default: those of --memory.
+    /// Row buffers of a bank: bytes of a row, their number, nanoseconds for an access to one.
+    /// `none`: each access goes to the cells. Default: those of --memory.
     #[arg(long, value_name = "BYTES,N,NS|none", value_parser = row_buffers)]
     pub row_buffers: Option<RowBuffersChoice>,
     /// Channels: their number, the bytes after which the next follows, nanoseconds for which a line
@@ -62,7 +62,7 @@ pub struct HardwareArgs {
     #[arg(long, value_name = "N,BYTES,NS", value_parser = channels)]
     pub channels: Option<Channels>,
     /// Nanoseconds of computation before each operation, instead of the times that were measured
-    /// when the trace was recorded. The result is then the same for every recording.
+    /// when the trace was recorded. Recordings of one workload then give nearly the same result.
     #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
     pub computation: Option<u64>,
 }
