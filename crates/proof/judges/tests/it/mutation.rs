@@ -242,6 +242,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("order.rs settle:", "only in `ordered`, whose bugs are in the catalogue"),
     ("vacate.rs", "crashes of a change of size, and bugs in it: tests/it/resize.rs"),
     ("snapshots.rs roll_back:", "commands on a whole pool: tests/it/bpfs.rs"),
+    ("branches.rs end_branches:", "a part of roll_back: bpfs/tests/it/branches.rs"),
     ("resize.rs", "crashes of a change of size, and bugs in it: tests/it/resize.rs"),
     ("scan.rs help_scan:", "runs repeat because one thread scans: crates/proof/suite/src/scan.rs"),
 ];
