@@ -73,6 +73,11 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
         &[DropFence, FlushAfterFence, DelayStore],
         FENCED_AGAIN,
     ),
+    (
+        "branches.rs make_branches_dir: let _ = self.medium().publish",
+        &[DropFence, FlushAfterFence, DelayStore],
+        FENCED_AGAIN,
+    ),
     ("snapshots.rs create_snapshot: let _ = self.medium.publish", &[DelayStore], ALONE),
     ("snapshots.rs delete_snapshot: let _ = self.medium.publish", &[DelayStore, EarlyStore], ALONE),
     ("backed.rs unmark_block: let _ = self.medium.publish", &[EarlyStore], UNMARKED),
