@@ -8,6 +8,7 @@ BINDIR ?= $(PREFIX)/bin
 SBINDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+LIBEXECDIR ?= $(PREFIX)/libexec/keepstone
 DATADIR ?= $(PREFIX)/share
 MANDIR ?= $(DATADIR)/man
 UNITDIR ?= $(PREFIX)/lib/systemd/system
@@ -27,6 +28,8 @@ TOOLS := $(abspath $(WORK))/tools/bin
 export PATH := $(PATH):$(TOOLS)
 export KEEPSTONE ?= $(abspath $(RELEASE)/keepstone)
 
+# Whether `make build` also builds the program of `keepstone bench`: yes or empty. Packages have it.
+WITH_BENCH ?= $(if $(filter dist,$(PROFILE)),yes)
 # Features of the keepstone command: object-store (attach to S3 and others), ublk (needs libclang).
 FEATURES ?=
 ALL_FEATURES := --features keepstone/object-store,keepstone/ublk
@@ -51,14 +54,14 @@ SCMFS_BENCH ?=
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs install uninstall deb rpm wheel book campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
+.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs paper install uninstall deb rpm wheel book campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 17
 
 build: ## target/release/keepstone, libkeepstone.so, man pages and completions of shells
-	$(BUILD) --package keepstone --package preload $(addprefix --features=keepstone/,$(FEATURES))
+	$(BUILD) --package keepstone --package preload $(if $(WITH_BENCH),--package bench) $(addprefix --features=keepstone/,$(FEATURES))
 	$(RELEASE)/keepstone generate $(RELEASE)/share
 
 demo: build ## a pool in DRAM, mounted; real programs on it while the server is killed (2 minutes after a build)
@@ -165,6 +168,13 @@ bench-scmfs: ## the aims of SCMFS, with BPFS for comparison: ratios, IOzone, Pos
 bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount (12 minutes)
 	scripts/bench/programs.sh
 
+# Operations of the papers' benchmarks are divided by this (1000 at most).
+PAPER_SCALE ?= 1
+
+paper: build ## the figures of the papers from models and counts, into docs/papers (30 minutes; PAPER_SCALE=100: 2)
+	KEEPSTONE=$(abspath $(RELEASE)/keepstone) \
+	    python3 scripts/paper/paper.py --scale $(PAPER_SCALE)
+
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 SONAME := libkeepstone.so.$(firstword $(subst ., ,$(VERSION)))
 HELPERS := mount.fuse.keepstone umount.fuse.keepstone umount.keepstone
@@ -178,6 +188,7 @@ install: ## what `make build` has made, into PREFIX (/usr/local), with the helpe
 	    [ -e $(RELEASE)/$$file ] || { \
 	        echo "make install: $(RELEASE)/$$file is missing; run 'make build' before, as an ordinary user" >&2; exit 1; }; done
 	install -D -m 755 $(RELEASE)/keepstone $(DESTDIR)$(BINDIR)/keepstone
+	[ ! -e $(BENCH) ] || install -D -m 755 $(BENCH) $(DESTDIR)$(LIBEXECDIR)/keepstone-bench
 	install -D -m 644 $(RELEASE)/libkeepstone.so $(DESTDIR)$(LIBDIR)/libkeepstone.so.$(VERSION)
 	ln -sfn libkeepstone.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
 	ln -sfn $(SONAME) $(DESTDIR)$(LIBDIR)/libkeepstone.so
@@ -204,8 +215,9 @@ uninstall: ## remove what `make install` has installed, with the same PREFIX
 	rm -f $(DESTDIR)$(BINDIR)/keepstone $(DESTDIR)$(LIBDIR)/libkeepstone.so $(DESTDIR)$(LIBDIR)/libkeepstone.so.* \
 	    $(DESTDIR)$(INCLUDEDIR)/keepstone.h $(DESTDIR)$(LIBDIR)/pkgconfig/keepstone.pc \
 	    $(DESTDIR)$(UNITDIR)/$(UNIT) $(DESTDIR)$(UDEVDIR)/$(RULES) $(DESTDIR)$(SYSUSERSDIR)/keepstone.conf \
-	    $(HELPERS:%=$(DESTDIR)$(SBINDIR)/%) $(DESTDIR)$(MANDIR)/man1/keepstone.1 $(DESTDIR)$(MANDIR)/man1/keepstone-*.1 \
+	    $(DESTDIR)$(LIBEXECDIR)/keepstone-bench $(HELPERS:%=$(DESTDIR)$(SBINDIR)/%) $(DESTDIR)$(MANDIR)/man1/keepstone.1 $(DESTDIR)$(MANDIR)/man1/keepstone-*.1 \
 	    $(HELPERS:%=$(DESTDIR)$(MANDIR)/man8/%.8) $(COMPLETIONS:%=$(DESTDIR)$(DATADIR)/%)
+	-rmdir $(DESTDIR)$(LIBEXECDIR) 2>/dev/null
 	[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
 
 deb: PROFILE := dist
@@ -244,7 +256,7 @@ campaign: ## millions of generated calls against the model and the kernel, kills
 
 # Guided by coverage, under AddressSanitizer, with a nightly toolchain; else mutations of valid
 # inputs.
-fuzz: ## bytes that strangers can send: sockets, pools, caches, mounts, stores (14 targets of FUZZ_SECONDS each)
+fuzz: ## bytes that strangers can send: sockets, pools, streams, caches, mounts, stores (16 targets of FUZZ_SECONDS each)
 	KEEPSTONE_NBD_SESSIONS=100000 $(CARGO) test --release --package nbd --test it fuzz
 	if $(CARGO) +nightly --version; then \
 	    scripts/lib/packages.sh g++ && scripts/lib/cargo-tools.sh $(TOOLS) cargo-fuzz && \

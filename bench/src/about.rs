@@ -151,6 +151,13 @@ impl Section {
                  systems have no rows: valgrind does not see the kernel.",
                 &["bpfs", "scmfs"],
             ),
+            Self::Targets(_) => (
+                "targets",
+                "Targets of the user's choice",
+                "`keepstone bench page` writes the results of `run`.",
+                &[],
+            ),
+            Self::Growth(_) => ("growth", "Growth", "Results of `keepstone bench scale`.", &[]),
         };
         About { name, title, note, formats }
     }

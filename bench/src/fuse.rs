@@ -14,7 +14,6 @@ use crate::rounds::{Case, Outcome, Plan};
 use crate::store::{Durable, Kernel, open_dir};
 use crate::workload::{APPEND_BYTES, Bed, NAMES};
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::mount::UnmountFlags;
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::CpuSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -25,6 +24,9 @@ use tempfile::TempDir;
 
 /// "Within 10%".
 const TARGET: f64 = 0.9;
+
+/// Longest time for a server to end after its mount.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Paths of the programs.
 pub struct Programs {
@@ -166,10 +168,26 @@ impl<'a> Servers<'a> {
         let layout = &self.programs.layout;
         let made = ["--size", size, "--layout", layout];
         command(Command::new(keepstone).arg("mkfs").arg(&pool).args(made))?;
+        self.mounted_in(name, home, &pool, options)
+    }
+
+    /// Mounts a pool that exists.
+    pub fn mounted(&self, name: &str, pool: &Path, options: &[&str]) -> Result<Server> {
+        self.mounted_in(name, tempfile::tempdir_in(self.tmp)?, pool, options)
+    }
+
+    fn mounted_in(
+        &self,
+        name: &str,
+        home: TempDir,
+        pool: &Path,
+        options: &[&str],
+    ) -> Result<Server> {
         Server::start(name, home, |dir| {
-            let mut words = vec![keepstone.into(), "mount".into(), "--foreground".into()];
+            let mut words: Vec<PathBuf> = vec![self.programs.keepstone.clone()];
+            words.extend(["mount", "--foreground"].map(Into::into));
             words.extend(options.iter().map(Into::into));
-            words.extend([pool, dir.into()]);
+            words.extend([pool.into(), dir.into()]);
             words
         })
     }
@@ -230,6 +248,8 @@ pub struct Server {
     dir: PathBuf,
     /// Holds the mount point and what the server keeps.
     home: TempDir,
+    /// The directory of a cache, which ends after its server.
+    _below: Option<TempDir>,
 }
 
 impl Server {
@@ -241,14 +261,14 @@ impl Server {
         let words = words(&dir);
         ensure!(words[0].exists(), "{} is missing; `make bench` builds it", words[0].display());
         let child = peer::start(&words)?;
-        let mut server = Self { name: name.to_owned(), child, dir, home };
+        let mut server = Self { name: name.to_owned(), child, dir, home, _below: None };
         let deadline = Instant::now() + Duration::from_secs(10);
         while std::fs::metadata(&server.dir)?.dev() == before {
             if let Some(status) = server.child.try_wait()? {
                 bail!("{name} ended before it served ({status})");
             }
             ensure!(Instant::now() < deadline, "{name} does not mount");
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(1));
         }
         Ok(server)
     }
@@ -256,6 +276,22 @@ impl Server {
     /// Returns the mount point.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Keeps the directory of a cache until the server has ended.
+    pub fn over(mut self, below: TempDir) -> Self {
+        self._below = Some(below);
+        self
+    }
+
+    /// Ends the server at once, which fails all calls that wait for it.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+    }
+
+    /// Returns the process ID of the server.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Makes a directory in its mount for the given kind of use.
@@ -268,15 +304,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while Instant::now() < deadline {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
+        if let Err(err) = fuse::unmount(&self.dir, true) {
+            // Removing the directory would remove the files of the mount.
+            eprintln!("{}: cannot unmount: {err}", self.dir.display());
+            self.home.disable_cleanup(true);
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        peer::end(&mut self.child, ENDS_WITHIN);
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::posix::Libc;
 use crate::store::Store;
-use crate::workload::{Buffer, numbered, overwrite_file, read_file};
+use crate::workload::{Buffer, FILE_BYTES, numbered, overwrite_file, read_file};
 use anyhow::{Context as _, Result, bail};
 use rng::Rng;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -82,8 +82,8 @@ pub fn serve_if_asked() -> Result<bool> {
         let [work, len, ops] = words[..] else { bail!("not an order: {order}") };
         let (mut buf, ops) = (Buffer::new(len.parse()?), ops.parse()?);
         match work {
-            "read" => read_file(&store, &file, &mut rng, buf.get_mut(), ops)?,
-            _ => overwrite_file(&store, &file, &mut rng, buf.get(), ops)?,
+            "read" => read_file(&store, (&file, FILE_BYTES), &mut rng, buf.get_mut(), ops)?,
+            _ => overwrite_file(&store, (&file, FILE_BYTES), &mut rng, buf.get(), ops)?,
         }
         println!("done");
     }

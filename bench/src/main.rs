@@ -4,7 +4,8 @@
 //! [`engine`], [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`cached`], [`bdev`],
 //! [`nbd`], [`sensitivity`] (measurements); of the paper on SCMFS, [`aging`], [`iozone`],
 //! [`postmark`], [`scaling`], [`ratios`], [`misses`] and [`tlb`], on the engines that [`subjects`]
-//! lists; [`text`], [`tables`], [`report`], [`about`] and [`plot`] (results). [`pool`],
+//! lists; [`targets`], with [`loads`] and [`statistics`] (`run` and `scale`, on targets of the
+//! user); [`text`], [`tables`], [`report`], [`about`] and [`plot`] (results). [`pool`],
 //! [`inprocess`], [`kernels`], [`ramdisk`], [`looped`], [`peer`], [`flat`], [`mapped`] and [`raw`]
 //! make and use the contenders.
 
@@ -21,6 +22,7 @@ mod helper;
 mod inprocess;
 mod iozone;
 mod kernels;
+mod loads;
 mod looped;
 mod machine;
 mod mapped;
@@ -41,9 +43,11 @@ mod scaling;
 mod scan;
 mod sensitivity;
 mod sizes;
+mod statistics;
 mod store;
 mod subjects;
 mod tables;
+mod targets;
 mod text;
 mod tlb;
 mod traffic;
@@ -58,14 +62,17 @@ use rounds::{Clock, Plan};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use targets::{Amount, Amounts, Stopped, WrongUsage};
 
-/// Measures Keepstone against tmpfs, ext4, bare copies and other FUSE servers, in one run.
+/// Measures directories, pools, caches and devices against each other (`run`), and how costs grow
+/// (`scale`). The other commands make the measurements of Keepstone's documents.
 #[derive(Parser)]
 #[command(
     version,
     max_term_width = 100,
     after_help = "\
-Example: keepstone-bench engine overwrite/4K read/4K --quick
+Example: keepstone bench run tmpfs pool dir:/var/tmp --quick
+         keepstone bench engine overwrite/4K read/4K --quick
 
 Times are of use only relative to those of the peers in the same run."
 )]
@@ -96,6 +103,51 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// The same loads on targets of your choice, which are set up and removed.
+    #[command(after_help = "\
+Example: keepstone bench run tmpfs pool cache:/var/tmp dir:/var/tmp --quick --html bench.html
+         keepstone bench run disk=dir:/srv pool:/mnt/pmem,layout=scmfs,mount --case fsync
+         keepstone bench run tmpfs pool --save new.json --baseline old.json
+
+Targets: dir:DIR       a new directory in DIR; with `direct`, under `keepstone run`
+         tmpfs         the same in /dev/shm
+         pool[:DIR]    a new pool in DIR (default /dev/shm), under `keepstone run`; options: mount
+                       (through the mount), layout=bpfs|scmfs, size=BYTES, o=OPTIONS (of the mount,
+                       with + for ,)
+         pool:POOL     a pool that exists: files are made in a new directory and removed
+         cache:DIR     a new directory in DIR, with a new pool as its cache; options: mount, size=
+         bdev[:DIR]    ext4 on a block device whose pool is in DIR (root); size=
+         loop[:DIR]    ext4 on a loop device on a file in DIR (root); size=
+         device:FILE   a device: reads only, or with `overwrite` also writes, which destroy its data
+
+The first target is measured twice; the ratio of both is the noise. Ratios are medians over rounds,
+with the interval that holds the true one with a probability of 95 %. `=` marks ratios that do not
+differ from the noise.
+
+Exit status: 0 done; 1 a target or case failed; 2 wrong usage; 3 a ratio is worse than --baseline.")]
+    Run(targets::RunArgs),
+    /// Write the results of `run`, as --save has written them, as documents.
+    #[command(after_help = "Example: keepstone bench page results.json --html bench.html")]
+    Page {
+        /// The results.
+        results: PathBuf,
+        #[command(flatten)]
+        pages: targets::Pages,
+    },
+    /// The cost of operations by numbers and sizes of files, threads, processes and sizes of pools.
+    #[command(after_help = "\
+Example: keepstone bench scale pool tmpfs dir:/var/tmp --files 1000000 --html scale.html
+
+Targets are those of `run`. Files: 1000, 10 000, … up to --files in one directory; of new pools also
+the time to mount and the DRAM for each file. Sizes: files of 1 MiB, 16 MiB, … up to --file, then
+sparse ones up to --sparse. Users: 1, 2, 4, … threads and processes up to --users. Pools: new ones of 1 GiB, 16 GiB,
+… up to --pool, which take space only as files need it.
+
+Exit status: 0 done; 1 a target or a part failed; 2 wrong usage.")]
+    Scale(targets::ScaleArgs),
+    /// The process that works for `run` and `scale`.
+    #[command(hide = true)]
+    Worker(targets::WorkerArgs),
     /// The engine, called directly, against tmpfs, ext4 on a RAM disk (as root), and bare copies.
     Engine {
         #[command(flatten)]
@@ -432,15 +484,67 @@ fn programs(keepstone: Option<&Path>, peers: &Path) -> Result<fuse::Programs> {
     })
 }
 
-#[allow(unsafe_code)]
-fn main() -> Result<ExitCode> {
+/// Reports that the user has stopped the program.
+fn stopped(err: &anyhow::Error) -> ExitCode {
+    eprintln!("{err}");
+    ExitCode::from(Stopped::EXIT)
+}
+
+fn main() -> ExitCode {
     let cli = Cli::parse();
+    work(&cli).unwrap_or_else(|err| {
+        if cli.json {
+            println!("{:#}", serde_json::json!({ "error": format!("{err:#}") }));
+        } else {
+            eprintln!("keepstone bench: {err:#}");
+        }
+        match err.is::<WrongUsage>() {
+            true => ExitCode::from(WrongUsage::EXIT),
+            false => ExitCode::FAILURE,
+        }
+    })
+}
+
+#[allow(unsafe_code)]
+fn work(cli: &Cli) -> Result<ExitCode> {
+    if let Command::Worker(args) = &cli.command {
+        targets::work(args)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     // Children of this program inherit it.
-    let as_pm = if cli.dram { "" } else { "1" };
+    let as_pm = match &cli.command {
+        Command::Run(args) => args.as_pm,
+        Command::Scale(args) => args.as_pm,
+        _ => !cli.dram,
+    };
+    let as_pm = if as_pm { "1" } else { "" };
     // SAFETY: there is no other thread yet.
     unsafe { std::env::set_var("KEEPSTONE_DRAM_AS_PM", as_pm) };
-    let origin = Origin::here(cli.dram);
+    let origin = match &cli.command {
+        Command::Run(args) => Origin::here(!args.as_pm),
+        Command::Scale(args) => Origin::here(!args.as_pm),
+        _ => Origin::here(cli.dram),
+    };
     let section = match &cli.command {
+        Command::Run(args) => {
+            let amount = cli.scale(Amount::FULL, Amount::QUICK, Amount::TINY);
+            match targets::run(args, amount) {
+                Err(err) if err.is::<Stopped>() => return Ok(stopped(&err)),
+                report => Section::Targets(report?),
+            }
+        }
+        Command::Scale(args) => {
+            let amounts = cli.scale(Amounts::FULL, Amounts::QUICK, Amounts::TINY);
+            match targets::scale(args, amounts) {
+                Err(err) if err.is::<Stopped>() => return Ok(stopped(&err)),
+                growth => Section::Growth(growth?),
+            }
+        }
+        Command::Page { results, pages } => {
+            let results = targets::saved(results)?;
+            pages.write(&results)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         Command::Engine { cases, backing } => {
             Section::Engine(engine::run(&cases.plan(cli.quick), *backing, &cases.dir)?)
         }
@@ -492,6 +596,21 @@ fn main() -> Result<ExitCode> {
         println!("{json}");
     } else {
         results.print();
+    }
+    if let Command::Run(args) = &cli.command {
+        args.pages.write(&results)?;
+        let is_worse = targets::compare(args, results.targets()?)?;
+        let failed = results.targets()?.failed() > 0;
+        return Ok(match (is_worse, failed) {
+            (true, _) => ExitCode::from(targets::EXIT_WORSE),
+            (false, true) => ExitCode::FAILURE,
+            (false, false) => ExitCode::SUCCESS,
+        });
+    }
+    if let (Command::Scale(args), Section::Growth(growth)) = (&cli.command, &results.section) {
+        args.write(&results.origin, growth)?;
+        let failed = !growth.failures.is_empty();
+        return Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS });
     }
     let failed = cli.strict && results.missed() > 0;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

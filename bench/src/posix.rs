@@ -28,6 +28,11 @@ impl Libc {
         Self { sync: true, ..self }
     }
 
+    /// Opens a directory.
+    pub fn open_dir(&self, dir: &OwnedFd, name: &CStr) -> Result<OwnedFd> {
+        open(dir.as_raw_fd(), name, DIR, 0)
+    }
+
     /// Works in an open directory, which a preloaded library need not know.
     pub fn of(root: OwnedFd, sync: bool) -> Self {
         Self { root, sync }
@@ -134,5 +139,14 @@ impl Store for Libc {
     fn truncate(&self, file: &OwnedFd, len: u64) -> Result<()> {
         // SAFETY: no memory is involved.
         check(unsafe { libc::ftruncate64(file.as_raw_fd(), len as i64) } as isize).map(drop)
+    }
+    fn sync(&self, file: &OwnedFd) -> Result<()> {
+        // SAFETY: no memory is involved.
+        check(unsafe { libc::fdatasync(file.as_raw_fd()) } as isize).map(drop)
+    }
+    fn rmdir(&self, dir: &OwnedFd, name: &CStr) -> Result<()> {
+        // SAFETY: `name` is a string.
+        let removed = unsafe { libc::unlinkat(dir.as_raw_fd(), name.as_ptr(), libc::AT_REMOVEDIR) };
+        check(removed as isize).map(drop)
     }
 }

@@ -4,7 +4,7 @@ use crate::about::About;
 use crate::machine::Origin;
 use crate::rounds::{Outcome, Spread};
 use crate::text::{self, time};
-use crate::{aging, misses, plot, scan, tables, traffic};
+use crate::{aging, misses, plot, scan, tables, targets, traffic};
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -56,6 +56,10 @@ pub enum Section {
     Ratios(Vec<Outcome>),
     /// `misses`.
     Misses(misses::Report),
+    /// `run`.
+    Targets(targets::Report),
+    /// `scale`.
+    Growth(targets::Growth),
 }
 
 impl Section {
@@ -86,7 +90,17 @@ impl Results {
             | Section::Sensitivity(outcomes) => text::outcomes(outcomes),
             Section::Traffic(rows) => text::traffic(rows),
             Section::Mount(rows) => text::scans(rows),
+            Section::Targets(report) => targets::print(report),
+            Section::Growth(growth) => tables::print(&growth.tables()),
             section => tables::print(&section.tables()),
+        }
+    }
+
+    /// Returns the results of `run`.
+    pub fn targets(&self) -> Result<&targets::Report> {
+        match &self.section {
+            Section::Targets(report) => Ok(report),
+            _ => bail!("not the results of `keepstone bench run`"),
         }
     }
 
@@ -111,7 +125,9 @@ impl Results {
                 let verdicts = rows.iter().flat_map(|r| &r.outcomes).flat_map(|o| &o.verdicts);
                 verdicts.filter(|v| !v.met).count()
             }
-            Section::Traffic(_) | Section::Misses(_) => 0,
+            Section::Traffic(_) | Section::Misses(_) | Section::Targets(_) | Section::Growth(_) => {
+                0
+            }
             Section::Mount(rows) => rows.iter().filter(|r| r.met() == Some(false)).count(),
         }
     }

@@ -28,6 +28,20 @@ impl<'a> Contender<'a> {
         Self { name: name.into(), prepare: Box::new(|_| Ok(())), run: Box::new(run) }
     }
 
+    /// Does `ops` operations after their preparation; returns the times that they took by each of
+    /// the clocks.
+    pub fn timed<const N: usize>(
+        &mut self,
+        ops: u64,
+        clocks: [ClockId; N],
+    ) -> vfs::Result<[Duration; N]> {
+        (self.prepare)(ops)?;
+        let before = clocks.map(read_clock);
+        (self.run)(ops)?;
+        let after = clocks.map(read_clock);
+        Ok(std::array::from_fn(|i| after[i] - before[i]))
+    }
+
     /// Runs `prepare` before each round, untimed.
     pub fn prepared(self, prepare: impl FnMut(u64) -> vfs::Result<()> + 'a) -> Self {
         Self { prepare: Box::new(prepare), ..self }
@@ -224,9 +238,13 @@ impl Clock {
             (Self::Cpu, 1) => (ClockId::ThreadCPUTime, 1),
             (Self::Cpu, threads) => (ClockId::ProcessCPUTime, threads),
         };
-        let now = rustix::time::clock_gettime(id);
-        Duration::new(now.tv_sec as u64, now.tv_nsec as u32) / share
+        read_clock(id) / share
     }
+}
+
+fn read_clock(id: ClockId) -> Duration {
+    let now = rustix::time::clock_gettime(id);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// The amount to measure.
@@ -325,7 +343,7 @@ impl Plan {
 
     /// Returns the number of operations that fill a slice; the search is the warm-up. The fastest
     /// of several tries counts, so that one slow moment does not make all rounds short.
-    fn calibrate(&self, contender: &mut Contender<'_>, ops_max: u64) -> Result<u64> {
+    pub fn calibrate(&self, contender: &mut Contender<'_>, ops_max: u64) -> Result<u64> {
         const TRIES: usize = 3;
         let mut ops = 1;
         loop {

@@ -64,6 +64,14 @@ pub trait Store: Sync {
     fn truncate(&self, _file: &Self::File, _len: u64) -> Result<()> {
         Err(Errno::NOSYS)
     }
+    /// Makes the contents of a file durable.
+    fn sync(&self, _file: &Self::File) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
+    /// Removes an empty directory.
+    fn rmdir(&self, _dir: &Self::Dir, _name: &CStr) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
 }
 
 /// The engine, called as a front end calls it.

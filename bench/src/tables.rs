@@ -19,7 +19,13 @@ pub struct Table {
 }
 
 impl Table {
-    fn new(title: impl Into<String>, head: &[&str]) -> Self {
+    /// Adds a row.
+    pub fn add(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// Makes a table without rows.
+    pub fn new(title: impl Into<String>, head: &[&str]) -> Self {
         let head = head.iter().map(|&cell| cell.to_owned()).collect();
         Self { title: title.into(), head, rows: Vec::new() }
     }

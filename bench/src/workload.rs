@@ -70,26 +70,45 @@ impl std::ops::Deref for Numbered {
 /// A system with its name and the files of the cases. Most methods return a [`Contender`], which
 /// repeats the operation that the method's doc names.
 pub struct Bed<'s, S: Store> {
-    name: String,
-    store: &'s S,
-    root: S::Dir,
-    other: S::Dir,
+    pub(crate) name: String,
+    pub(crate) store: &'s S,
+    pub(crate) root: S::Dir,
+    pub(crate) other: S::Dir,
     crowd: S::Dir,
     names: usize,
-    files: Vec<S::File>,
+    pub(crate) files: Vec<S::File>,
+    /// The bytes of each of the files.
+    pub(crate) bytes: u64,
+}
+
+/// The files of a [`Bed`].
+#[derive(Clone, Copy, Debug)]
+pub struct BedSize {
+    /// Names in the directory of the cases with names.
+    pub names: usize,
+    /// Files of the data cases.
+    pub files: usize,
+    /// Bytes of each of them, a multiple of 1 MiB.
+    pub bytes: u64,
 }
 
 impl<'s, S: Store> Bed<'s, S> {
     /// Makes a directory with `names` files, an empty one, and two files of [`FILE_BYTES`],
     /// written from start to end.
     pub fn new(name: &str, store: &'s S, names: usize) -> Result<Self> {
+        Self::sized(name, store, BedSize { names, files: 2, bytes: FILE_BYTES })
+    }
+
+    /// [`new`](Self::new) with files of other sizes.
+    pub fn sized(name: &str, store: &'s S, size: BedSize) -> Result<Self> {
+        let BedSize { names, bytes, .. } = size;
         let root = store.root()?;
         let other = store.mkdir(&root, c"other")?;
         let chunk = Buffer::new(1 << 20);
         let mut files = Vec::new();
-        for i in 0..2 {
+        for i in 0..size.files {
             let file = store.create(&root, &numbered(i))?;
-            for offset in (0..FILE_BYTES).step_by(1 << 20) {
+            for offset in (0..bytes).step_by(1 << 20) {
                 store.write(&file, offset, chunk.get())?;
             }
             files.push(file);
@@ -98,7 +117,14 @@ impl<'s, S: Store> Bed<'s, S> {
         for i in 0..names {
             store.close(store.create(&crowd, &numbered(i))?);
         }
-        Ok(Self { name: name.to_owned(), store, root, other, crowd, names, files })
+        Ok(Self { name: name.to_owned(), store, root, other, crowd, names, files, bytes })
+    }
+
+    /// Makes a bed of one file or device of that many bytes, for the cases without names.
+    pub fn of_file(name: &str, store: &'s S, file: S::File, bytes: u64) -> Result<Self> {
+        let [root, other, crowd] = [store.root()?, store.root()?, store.root()?];
+        let name = name.to_owned();
+        Ok(Self { name, store, root, other, crowd, names: 0, files: vec![file], bytes })
     }
 
     /// Overwrites `len` bytes at random multiples of `len`.
@@ -106,7 +132,7 @@ impl<'s, S: Store> Bed<'s, S> {
         let data = Buffer::new(len);
         let mut rng = Rng::new(1);
         Contender::new(&self.name, move |ops| {
-            overwrite_file(self.store, &self.files[0], &mut rng, data.get(), ops)
+            overwrite_file(self.store, (&self.files[0], self.bytes), &mut rng, data.get(), ops)
         })
     }
 
@@ -118,7 +144,13 @@ impl<'s, S: Store> Bed<'s, S> {
             seed += 2;
             by_two(|i| {
                 let mut rng = Rng::new(seed + i as u64);
-                overwrite_file(self.store, &self.files[i], &mut rng, data.get(), ops / 2)
+                overwrite_file(
+                    self.store,
+                    (&self.files[i], self.bytes),
+                    &mut rng,
+                    data.get(),
+                    ops / 2,
+                )
             })
         })
     }
@@ -131,7 +163,13 @@ impl<'s, S: Store> Bed<'s, S> {
             seed += 4;
             by_threads(4, |i| {
                 let mut rng = Rng::new(seed + i);
-                overwrite_file(self.store, &self.files[0], &mut rng, data.get(), ops / 4)
+                overwrite_file(
+                    self.store,
+                    (&self.files[0], self.bytes),
+                    &mut rng,
+                    data.get(),
+                    ops / 4,
+                )
             })
         })
     }
@@ -147,7 +185,13 @@ impl<'s, S: Store> Bed<'s, S> {
         let mut rng = Rng::new(1);
         Some(Contender::new(format!("{}, 2 processes", self.name), move |ops| {
             other.beside(Work::Overwrite, (len, ops / 2), || {
-                overwrite_file(self.store, &self.files[0], &mut rng, data.get(), ops / 2)
+                overwrite_file(
+                    self.store,
+                    (&self.files[0], self.bytes),
+                    &mut rng,
+                    data.get(),
+                    ops / 2,
+                )
             })
         }))
     }
@@ -163,7 +207,13 @@ impl<'s, S: Store> Bed<'s, S> {
         let mut rng = Rng::new(2);
         Some(Contender::new(format!("{}, 2 processes", self.name), move |ops| {
             other.beside(Work::Read, (len, ops / 2), || {
-                read_file(self.store, &self.files[0], &mut rng, buf.get_mut(), ops / 2)
+                read_file(
+                    self.store,
+                    (&self.files[0], self.bytes),
+                    &mut rng,
+                    buf.get_mut(),
+                    ops / 2,
+                )
             })
         }))
     }
@@ -173,7 +223,7 @@ impl<'s, S: Store> Bed<'s, S> {
         let mut buf = Buffer::new(len);
         let mut rng = Rng::new(2);
         Contender::new(&self.name, move |ops| {
-            read_file(self.store, &self.files[0], &mut rng, buf.get_mut(), ops)
+            read_file(self.store, (&self.files[0], self.bytes), &mut rng, buf.get_mut(), ops)
         })
     }
 
@@ -185,7 +235,13 @@ impl<'s, S: Store> Bed<'s, S> {
             by_two(|i| {
                 let mut rng = Rng::new(seed + i as u64);
                 let mut buf = Buffer::new(len);
-                read_file(self.store, &self.files[i], &mut rng, buf.get_mut(), ops / 2)
+                read_file(
+                    self.store,
+                    (&self.files[i], self.bytes),
+                    &mut rng,
+                    buf.get_mut(),
+                    ops / 2,
+                )
             })
         })
     }
@@ -339,40 +395,41 @@ impl<'s, S: Store> Bed<'s, S> {
     pub fn list(&self) -> Contender<'_> {
         Contender::new(&self.name, |ops| {
             for _ in 0..ops {
-                let entries = self.store.list(&self.crowd)?;
-                assert!(entries >= self.names as u64, "{}: only {entries} entries", self.name);
+                if self.store.list(&self.crowd)? < self.names as u64 {
+                    return Err(Errno::IO);
+                }
             }
             Ok(())
         })
     }
 }
 
-/// Overwrites random blocks of a file of [`FILE_BYTES`].
+/// Overwrites random blocks of a file of that many bytes.
 pub fn overwrite_file<S: Store>(
     store: &S,
-    file: &S::File,
+    (file, bytes): (&S::File, u64),
     rng: &mut Rng,
     data: &[u8],
     ops: u64,
 ) -> Result<()> {
     let len = data.len() as u64;
     for _ in 0..ops {
-        store.write(file, rng.below_fast(FILE_BYTES / len) * len, data)?;
+        store.write(file, rng.below_fast(bytes / len) * len, data)?;
     }
     Ok(())
 }
 
-/// Reads random blocks of a file of [`FILE_BYTES`].
+/// Reads random blocks of a file of that many bytes.
 pub fn read_file<S: Store>(
     store: &S,
-    file: &S::File,
+    (file, bytes): (&S::File, u64),
     rng: &mut Rng,
     buf: &mut [u8],
     ops: u64,
 ) -> Result<()> {
     let len = buf.len() as u64;
     for _ in 0..ops {
-        store.read(file, rng.below_fast(FILE_BYTES / len) * len, buf)?;
+        store.read(file, rng.below_fast(bytes / len) * len, buf)?;
     }
     Ok(())
 }

@@ -1,12 +1,14 @@
 #!/bin/bash
 # Runs the test suites of other projects, from Debian's sources, on tmpfs and under `keepstone run`
-# on a pool, and compares the verdict of every test.
+# on a pool, and compares the verdict of every test. With --cache, on a directory of the disk and
+# under `keepstone run` on a cache of another one.
 #
-#   scripts/test/foreign.sh [git|coreutils|cpython] [UNIT…]    default: all suites (nightly: hours)
+#   scripts/test/foreign.sh [--cache] [git|coreutils|cpython|sqlite] [UNIT…]
+#                                                     default: all suites (nightly: hours)
 #
 # UNIT: for git a script (t0001-init), for coreutils a path (tests/cp/reflink-perm.sh), for cpython
-# a module (test_os). Each unit runs on tmpfs and then on the pool; units about file systems come
-# first. Prints each unit as it ends. Units with differing verdicts run once more at the end, one at
+# a module (test_os), for sqlite a script (wal2). Each unit runs on the peer and then on the pool;
+# units about file systems come first. Prints each unit as it ends. Units with differing verdicts run once more at the end, one at
 # a time. A test that differs both times is printed and fails, unless foreign.known lists it. A test
 # that differs once is printed only: the cause may be load of other tests, chance, or a race in
 # Keepstone.
@@ -16,14 +18,22 @@
 # at a time (default: the number of CPUs); RESUME=1 keeps the verdicts of a run that was
 # interrupted; AS, the user that runs the tests (default: root; as another user, tests of
 # permissions run that are skipped as root); LAYOUT, the layout of the pool (bpfs, scmfs; default
-# bpfs).
+# bpfs); POOL_SIZE (default 7G, 2G for a cache).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck disable=SC2034  # lib.sh uses it
 work=$root/.work
 source "$root/scripts/lib/source.sh"
 source "$root/scripts/test/mount/lib.sh"
-export MOUNT_OPTIONS=direct POOL_SIZE=${POOL_SIZE:-7G} # test_largefile wants 6 GB
+export MOUNT_OPTIONS=direct
+# Where the peer's files are, and what makes the pool.
+peer=/dev/shm with=with_pool
+[ "${1:-}" != --cache ] || {
+    peer=/var/tmp with=with_cache
+    shift
+}
+# test_largefile wants 6 GB. A cache needs no room for all files.
+[ $with = with_cache ] || export POOL_SIZE=${POOL_SIZE:-7G}
 keepstone=$(keepstone_path)
 jobs=${JOBS:-$(nproc)}
 foreign=$root/.work/foreign
@@ -35,7 +45,7 @@ as=()
 # A suite has four functions:
 #   prepare_SUITE               gets and builds it
 #   list_SUITE                  prints its units, by value
-#   begin_SUITE DIR             makes DIR, on tmpfs or on the pool, ready
+#   begin_SUITE DIR             makes DIR, on the peer or on the pool, ready
 #   run_SUITE DIR UNIT COMMAND… runs a unit in DIR by COMMAND, which prints to the file $log; prints
 #                               lines "TEST VERDICT" to descriptor 3
 
@@ -176,6 +186,46 @@ PYTHON
     rm -rf "$dir"
 }
 
+# --- SQLite: its own interpreter of tests (testfixture) lies outside; the databases in DIR.
+
+prepare_sqlite() {
+    "$root/scripts/lib/packages.sh" gcc make libc6-dev tcl-dev zlib1g-dev
+    [ -e "$foreign/sqlite/built" ] && return
+    rm -rf "$foreign/sqlite"
+    fetch_source sqlite3 "$foreign/sqlite"
+    (
+        cd "$foreign/sqlite"
+        ./configure --with-tcl=/usr/lib/tcl8.6
+        make -j"$jobs" testfixture
+    ) >"$foreign/sqlite.log" 2>&1 || die "sqlite: see $foreign/sqlite.log"
+    touch "$foreign/sqlite/built"
+}
+
+# Left out: scripts that run others, and those that take minutes for every permutation.
+list_sqlite() {
+    (cd "$foreign/sqlite/test" && printf '%s\n' *.test) | sed 's/\.test$//' |
+        grep -vE '^(all|quick|veryquick|full|mallocAll|memleak|permutations|soak|valgrind|extraquick|async|async2|fuzz.*|thread.*stress|crash[0-9]*|vacuumfault|malloc.*|.*malloc|.*fault[0-9]*|zipfilefault|speed.*|walslow|sort3|sort4|bigfile.*|big)$' |
+        awk '{ print (/^(wal|lock|pager|journal|sync|io|shared|superlock|tempdb|tempfault|unix|attach|backup|mmap|nolock|exclusive|misc7|temp|diskfull|rollback|savepoint|vacuum|incrvacuum|autovacuum|cksum|avtrans|trans)/ ? 0 : 1) "\t" $0 }' |
+        sort -s -k 1,1 | cut -f 2
+}
+
+begin_sqlite() {
+    mkdir -p "$1"
+}
+
+run_sqlite() {
+    local dir=$1/$2 unit=$2 status=0
+    shift 2
+    make_dir "$dir"
+    cd "$dir"
+    "$@" "$foreign/sqlite/testfixture" "$foreign/sqlite/test/$unit.test" 3>&- || status=$?
+    echo "whole $status" >&3
+    # Left out: tests whose names depend on the length of the path, or on chance.
+    sed -nE '/^!? ?(pager1-16|avtrans-9)/d; s/^([[:alnum:]_.:,-]+)\.\.\. Ok$/\1 ok/p; s/^! ([[:alnum:]_.:,-]+) (expected|got).*/\1 not-ok/p' "$log" >&3
+    cd /
+    rm -rf "$dir"
+}
+
 # --- All suites.
 
 # verdicts SIDE UNIT: the file of the sorted verdicts of a unit; its output is in the file with
@@ -200,50 +250,50 @@ run_on() {
 
 # differences UNIT: prints the verdicts that only one side has.
 differences() {
-    diff "$(verdicts tmpfs "$1")" "$(verdicts pool "$1")" | grep '^[<>]' || true
+    diff "$(verdicts peer "$1")" "$(verdicts pool "$1")" | grep '^[<>]' || true
 }
 
-# run_unit MOUNT TMPFS UNIT NUMBER
+# run_unit MOUNT PEER UNIT NUMBER
 run_unit() {
     local before=$SECONDS between differs=''
-    run_on tmpfs "$2" "$3" env
+    run_on peer "$2" "$3" env
     between=$SECONDS
     run_on pool "$1" "$3" "$keepstone" run --
     [ -z "$(differences "$3")" ] || differs=', differs'
-    echo "$4 $suite $3: $((between - before)) s on tmpfs, $((SECONDS - between)) s on the pool$differs"
+    echo "$4 $suite $3: $((between - before)) s on the peer, $((SECONDS - between)) s on the pool$differs"
 }
 
-# run_units JOBS MOUNT TMPFS UNIT…
+# run_units JOBS MOUNT PEER UNIT…
 run_units() {
-    local limit=$1 mount=$2 tmpfs=$3 number=0
+    local limit=$1 mount=$2 beside=$3 number=0
     shift 3
     for unit; do
         while (($(jobs -rp | wc -l) >= limit)); do wait -n || true; done
         number=$((number + 1))
-        run_unit "$mount" "$tmpfs" "$unit" "[$number/$#]" &
+        run_unit "$mount" "$beside" "$unit" "[$number/$#]" &
     done
     wait
 }
 
-# compare_units TMPFS UNIT… MOUNT, for with_pool: writes the tests that differ twice.
+# compare_units PEER UNIT… MOUNT, for with_pool: writes the tests that differ twice.
 compare_units() {
-    local tmpfs=$1 mount=${*: -1} unit side again=()
+    local beside=$1 mount=${*: -1} unit side again=()
     local units=("${@:2:$#-2}")
-    mkdir -m 755 "$tmpfs/work" "$mount/work"
-    "begin_$suite" "$tmpfs/work" && "begin_$suite" "$mount/work" || return
-    [ -z "${AS:-}" ] || chown -R "$AS": "$tmpfs/work" "$mount/work"
-    run_units "$jobs" "$mount/work" "$tmpfs/work" "${units[@]}"
+    mkdir -m 755 "$beside/work" "$mount/work"
+    "begin_$suite" "$beside/work" && "begin_$suite" "$mount/work" || return
+    [ -z "${AS:-}" ] || chown -R "$AS": "$beside/work" "$mount/work"
+    run_units "$jobs" "$mount/work" "$beside/work" "${units[@]}"
     for unit in "${units[@]}"; do
         [ -n "$(differences "$unit")" ] || continue
         again+=("$unit")
         differences "$unit" >"$(verdicts first "$unit")"
-        for side in tmpfs pool; do
+        for side in peer pool; do
             mv "$(verdicts $side "$unit")" "$(verdicts $side "$unit").first"
             mv "$(verdicts $side "$unit").log" "$(verdicts $side "$unit").first.log"
         done
     done
     echo "$suite: ${#again[@]} of ${#units[@]} units differ, and run again"
-    run_units 1 "$mount/work" "$tmpfs/work" "${again[@]}"
+    run_units 1 "$mount/work" "$beside/work" "${again[@]}"
     for unit in "${again[@]}"; do
         comm -23 <(sort "$(verdicts first "$unit")") <(differences "$unit" | sort) | sed "s/^/differed once: /" >&2
         comm -12 <(sort "$(verdicts first "$unit")") <(differences "$unit" | sort)
@@ -252,37 +302,37 @@ compare_units() {
 }
 
 compare() {
-    local units=("$@") results=$foreign/verdicts/$suite${AS:+-$AS}${LAYOUT:+-$LAYOUT} tmpfs unit side status=0
+    local units=("$@") results=$foreign/verdicts/$suite-${with#with_}${AS:+-$AS}${LAYOUT:+-$LAYOUT} beside unit side status=0
     echo "== $suite"
     "prepare_$suite"
     [ ${#units[@]} -gt 0 ] || mapfile -t units < <("list_$suite")
     [ -n "${RESUME:-}" ] || rm -rf "$results"
-    mkdir -p "$results"/{tmpfs,pool,first}
+    mkdir -p "$results"/{peer,pool,first}
     : >"$results.differences"
-    tmpfs=$(mktemp -d /dev/shm/test-foreign.XXXXXX)
+    beside=$(mktemp -d "$peer/test-foreign.XXXXXX")
     # shellcheck disable=SC2064  # as it is now
-    trap "rm -rf $tmpfs" EXIT
+    trap "rm -rf $beside" EXIT
     # For tests that become another user, which may not be able to read the checkout.
-    install -m 755 "$(dirname "$keepstone")/libkeepstone.so" "$tmpfs/"
-    export KEEPSTONE_LIBRARY=$tmpfs/libkeepstone.so
-    chmod 755 "$tmpfs"
-    with_pool compare_units "$tmpfs" "${units[@]}" || status=$?
-    for side in tmpfs pool; do
+    install -m 755 "$(dirname "$keepstone")/libkeepstone.so" "$beside/"
+    export KEEPSTONE_LIBRARY=$beside/libkeepstone.so
+    chmod 755 "$beside"
+    $with compare_units "$beside" "${units[@]}" || status=$?
+    for side in peer pool; do
         for unit in "${units[@]}"; do
             cat "$(verdicts $side "$unit")"
         done >"$results.$side"
     done
-    [ -s "$results.tmpfs" ] || die "$suite: nothing has run"
-    echo "$suite: ${#units[@]} units, $(wc -l <"$results.tmpfs") verdicts on tmpfs," \
+    [ -s "$results.peer" ] || die "$suite: nothing has run"
+    echo "$suite: ${#units[@]} units, $(wc -l <"$results.peer") verdicts on the peer," \
         "$(wc -l <"$results.pool") on a pool, $((SECONDS / 60)) minutes"
     cat "$results.differences"
-    [ ! -s "$results.differences" ] || die "$suite: verdicts differ (< tmpfs, > pool)"
+    [ ! -s "$results.differences" ] || die "$suite: verdicts differ (< peer, > pool)"
     [ $status -eq 0 ] || die "$suite: see what the pool's check said above"
     echo "== $suite: passed"
 }
 
 mkdir -p "$foreign"
-suites=(git coreutils cpython)
+suites=(git coreutils cpython sqlite)
 units=()
 if [ $# -gt 0 ]; then
     [[ " ${suites[*]} " == *" $1 "* ]] || die "no suite $1; suites: ${suites[*]}"

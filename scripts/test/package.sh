@@ -84,6 +84,8 @@ inside sh -euc '
     umount /mnt
     [ ! -s /run/mount/utab ]
     keepstone check /dev/shm/pool
+    keepstone bench run tmpfs pool --quick --rounds 2 --case stat --html /tmp/bench.html >/dev/null
+    rm /tmp/bench.html
     cc -o /tmp/counter /debs/counter.c $(pkg-config --cflags --libs keepstone)
     /tmp/counter /dev/shm/pool
     mkdir /srv/data

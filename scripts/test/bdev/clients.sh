@@ -28,7 +28,7 @@ suite_clients() {
             die "fio: $(cat "$scratch/fio")"
     done
     "$keepstone" --json bdev stats disk | jq -e '.exports[0].requests | .errors == 0 and .writes > 8192' >/dev/null
-    "$keepstone" bdev stats disk --prometheus | grep '^keepstone_bdev_requests_writes_total{export="disk"}' >/dev/null
+    "$keepstone" bdev stats disk --prometheus | grep '^keepstone_bdev_requests_writes_total{export="disk",' >/dev/null
     "$keepstone" bdev list | grep "nbd nbd+unix:///?socket=$scratch/sock, 0 clients" >/dev/null
     "$keepstone" bdev stop "$scratch/sock"
     [ ! -e "$scratch/sock" ] || die "the socket stayed"

@@ -40,7 +40,7 @@ need_crate() {
 # The program under test.
 keepstone_path() {
     local candidate
-    for candidate in "${KEEPSTONE:-}" "$root/target/release/keepstone" "$(command -v keepstone)"; do
+    for candidate in "${KEEPSTONE:-}" "$root/target/release/keepstone" "$(command -v keepstone || true)"; do
         [ -x "$candidate" ] && realpath "$candidate" && return
     done
     die "no keepstone to test; build it with: cargo build --release -p keepstone"
@@ -120,4 +120,29 @@ with_pool() (
     remove_helper
     rmdir "$scratch"
     return $status
+)
+
+# with_cache COMMAND ARG…: makes a directory on the disk and a cache of it, mounts that, runs
+# COMMAND ARG… MOUNT, and detaches it. The directory has to have everything then.
+with_cache() (
+    keepstone=$(keepstone_path)
+    scratch=$(mktemp -d /tmp/keepstone-test.XXXXXX)
+    pool=$(mktemp -u /dev/shm/keepstone-test.XXXXXX)
+    # shellcheck disable=SC2317  # the trap calls it
+    clean_up() {
+        "$keepstone" umount "$scratch/mount" 2>/dev/null || "$keepstone" umount --lazy "$scratch/mount" || true
+        rm -rf "$pool" "$scratch/below" "$scratch/mount"
+        remove_helper
+        rmdir "$scratch"
+    }
+    chmod 755 "$scratch"
+    mkdir "$scratch/below" "$scratch/mount"
+    "$keepstone" mkfs "$pool" --cache --size "${POOL_SIZE:-2G}" >/dev/null
+    "$keepstone" attach "$pool" "$scratch/below" "$scratch/mount" >/dev/null
+    trap clean_up EXIT
+    install_helper
+    "$@" "$scratch/mount"
+    "$keepstone" umount "$scratch/mount"
+    "$keepstone" attach "$pool" "$scratch/below" "$scratch/mount" --json | jq -e '.dirty_bytes == 0' >/dev/null ||
+        die "something is left that is not below"
 )

@@ -8,7 +8,9 @@
 # (into .work); nothing is skipped silently. Environment: KEEPSTONE, the program under test
 # (default: target/release/keepstone, then the one in PATH); POOL_SIZE, default 2G; LAYOUT, default
 # bpfs; MOUNT_OPTIONS, as for `keepstone mount -o`.
-set -euo pipefail
+set -eEuo pipefail
+# A check that fails says where.
+trap 'echo "${BASH_SOURCE[0]##*/}:$LINENO: failed: $BASH_COMMAND" >&2' ERR
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 work=$root/.work

@@ -16,7 +16,9 @@
 # Needs root. Installs packages by apt-get. Environment: KEEPSTONE, the program under test (default:
 # target/release/keepstone, then the one in PATH), with libkeepstone.so in the same directory;
 # POOL_SIZE, default 2G; LAYOUT, default bpfs (not with --cache).
-set -euo pipefail
+set -eEuo pipefail
+# A check that fails says where.
+trap 'echo "${BASH_SOURCE[0]##*/}:$LINENO: failed: $BASH_COMMAND" >&2' ERR
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 # shellcheck disable=SC2034  # lib.sh uses it
@@ -125,30 +127,6 @@ run_program() {
     esac || return 1
     echo "== $1: passed ($SECONDS s)"
 }
-
-# with_cache COMMAND ARG…: makes a directory on the disk and a cache of it, mounts that, runs
-# COMMAND ARG… MOUNT, and detaches it. The directory has to have everything then.
-with_cache() (
-    scratch=$(mktemp -d /tmp/keepstone-test.XXXXXX)
-    pool=$(mktemp -u /dev/shm/keepstone-test.XXXXXX)
-    # shellcheck disable=SC2317  # the trap calls it
-    clean_up() {
-        "$keepstone" umount "$scratch/mount" 2>/dev/null || "$keepstone" umount --lazy "$scratch/mount" || true
-        rm -rf "$pool" "$scratch/below" "$scratch/mount"
-        remove_helper
-        rmdir "$scratch"
-    }
-    chmod 755 "$scratch"
-    mkdir "$scratch/below" "$scratch/mount"
-    "$keepstone" mkfs "$pool" --cache --size "${POOL_SIZE:-2G}" >/dev/null
-    "$keepstone" attach "$pool" "$scratch/below" "$scratch/mount" >/dev/null
-    trap clean_up EXIT
-    install_helper
-    "$@" "$scratch/mount"
-    "$keepstone" umount "$scratch/mount"
-    "$keepstone" attach "$pool" "$scratch/below" "$scratch/mount" --json | jq -e '.dirty_bytes == 0' >/dev/null ||
-        die "something is left that is not below"
-)
 
 # All at once, in one pool.
 run_together() {

@@ -8,7 +8,9 @@
 # users and a /dev/fuse for every user. Leftovers of a suite end with them, also after a failure.
 # Needs root. Installs what it lacks by apt-get; nothing is skipped silently. Environment:
 # KEEPSTONE, the program under test (default: target/release/keepstone, then the one in PATH).
-set -euo pipefail
+set -eEuo pipefail
+# A check that fails says where.
+trap 'echo "${BASH_SOURCE[0]##*/}:$LINENO: failed: $BASH_COMMAND" >&2' ERR
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 # shellcheck disable=SC2034  # lib.sh uses it

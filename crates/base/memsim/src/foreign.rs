@@ -242,7 +242,7 @@ impl<W: Write> TextWriter<W> {
 impl<W: Write> WriteSink for TextWriter<W> {
     fn write(&mut self, write: WriteBack) {
         let thread = write.epoch.map_or(0, |epoch| epoch.context as u16);
-        self.access(true, write.line, write.written.accepted, thread);
+        self.access(true, write.line, write.accepted.at, thread);
     }
 
     fn read(&mut self, line: u64, at_ns: u64) {

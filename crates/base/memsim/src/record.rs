@@ -10,7 +10,7 @@ use pmem::{Observed, Observer, StoreWay};
 use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -38,6 +38,7 @@ type Output = Box<dyn Write + Send>;
 pub struct Recorder {
     id: u64,
     has_data: bool,
+    is_abandoned: AtomicBool,
     state: Mutex<RecorderState>,
 }
 
@@ -71,6 +72,7 @@ impl Recorder {
         Arc::new(Self {
             id: RECORDERS.fetch_add(1, Relaxed),
             has_data,
+            is_abandoned: AtomicBool::new(false),
             state: Mutex::new(RecorderState {
                 output: Some(Box::new(output)),
                 writer: None,
@@ -104,6 +106,9 @@ impl Recorder {
     /// The first error of the output, after which nothing was recorded; or that no region was
     /// opened.
     pub fn finish(&self) -> io::Result<End> {
+        if self.is_abandoned.load(Relaxed) {
+            return Err(io::Error::other("the recording is another process's"));
+        }
         let mut state = self.state();
         let elapsed = state.started.elapsed().as_nanos() as u64;
         if let Some(err) = state.error.take() {
@@ -113,6 +118,12 @@ impl Recorder {
         let (mut output, end) = writer.finish(elapsed)?;
         output.flush()?;
         Ok(end)
+    }
+
+    /// Records nothing more and leaves the output as it is: this process is a child that shares it
+    /// with its parent. Takes no lock, which a thread of the parent may have held.
+    pub fn abandon(&self) {
+        self.is_abandoned.store(true, Relaxed);
     }
 
     fn state(&self) -> MutexGuard<'_, RecorderState> {
@@ -133,6 +144,9 @@ impl Recorder {
     }
 
     fn note(&self, action: Action<'_>) {
+        if self.is_abandoned.load(Relaxed) {
+            return;
+        }
         let now = Instant::now();
         let mut state = self.state();
         if state.is_paused {

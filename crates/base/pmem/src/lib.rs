@@ -39,6 +39,7 @@ mod lock;
 mod lost;
 mod mapping;
 mod medium;
+pub mod memories;
 mod observe;
 mod open;
 mod pagesync;

@@ -38,6 +38,8 @@ mod stats;
 pub use buffered::{Buffering, buffered};
 pub use device::{BlockDevice, BlockSizes, DeviceExtent, Durability, Zeroing};
 pub use error::Error;
-pub use options::{Options, Scheme, UnknownScheme, check, create, format, grow, open};
+pub use options::{
+    Options, Scheme, UnknownScheme, check, create, format, grow, open, open_observed,
+};
 pub use pmem::Protection;
 pub use stats::{Cycles, Stats};

@@ -6,7 +6,7 @@ use crate::raw::Raw;
 use crate::{BlockDevice, Error};
 use pmem::{
     Access, Emulation, FlushInstruction, Guarded, Lock, Medium as _, OpenOptions, Protection,
-    Region,
+    Region, SharedObserver,
 };
 use serde::Serialize;
 use std::fmt;
@@ -130,11 +130,21 @@ impl Default for Options {
 /// it was formatted for them. Processes that had it open before may have been killed. The first
 /// barrier also covers the requests that they have confirmed.
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDevice>, Error> {
+    open_observed(path, options, None)
+}
+
+/// As [`open`]. The observer sees the accesses to the region.
+pub fn open_observed(
+    path: impl AsRef<Path>,
+    options: &Options,
+    observer: Option<SharedObserver>,
+) -> Result<Arc<dyn BlockDevice>, Error> {
     let path = path.as_ref();
     let Options { scheme, checksums, read_only, .. } = *options;
     let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
     let how = OpenOptions {
         emulation: Some(options.emulation),
+        observer,
         flush: scheme.flush(),
         reserve: if read_only { 0 } else { room_to_grow(path) },
         lock: Some(if read_only && !options.alone { Lock::Shared } else { Lock::Exclusive }),

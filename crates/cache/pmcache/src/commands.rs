@@ -17,6 +17,16 @@ pub(crate) const PASSES: u32 = 16;
 /// The longest pause between two of them.
 const PAUSE_MAX: Duration = Duration::from_millis(256);
 
+/// Tells why an inode cannot be written back, and what to do.
+fn unwritable(errno: Errno) -> String {
+    match errno {
+        Errno::XDEV => "the file system of the directory does not move this there (an overlay moves directories of its \
+                        lower layer with redirect_dir=on): move it back"
+            .to_owned(),
+        errno => format!("cannot be written: {errno}"),
+    }
+}
+
 /// The write-backs of a cache so far.
 pub(crate) struct History {
     /// The last pass.
@@ -176,8 +186,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                         with `keepstone attach resolve PATH --keep cache` or `directory`, or remove one";
             (*ino, what.to_owned())
         });
-        let errors =
-            written.errors.iter().map(|(ino, e)| (*ino, format!("cannot be written: {e}")));
+        let errors = written.errors.iter().map(|(ino, e)| (*ino, unwritable(*e)));
         let all: Vec<_> = conflicts.chain(errors).collect();
         if all.is_empty() {
             return Vec::new();

@@ -5,11 +5,13 @@ use crate::crawler::Trees;
 use crate::layout::{self, BLOCK};
 use crate::redo;
 use crate::scan::SharedScan;
+use crate::snapshots::find_entry;
 use crate::store::Store;
 use crate::volatile::VolatilePlan;
 use arena::Layout;
 use namespace::{Core, Format, Memory, Storage as _};
 use pmem::{Medium, Pm, PmOff};
+use pool::stream::ReceiveStep;
 use pool::{DurabilityMode, Error, MountOptions, Snapshots};
 use std::ops::{Deref, Range};
 use std::sync::OnceLock;
@@ -42,7 +44,11 @@ impl<M: Medium> Files<M> {
         if !o.read_only {
             return Err(Error::Unusable("a snapshot can be mounted only to be read".to_owned()));
         }
-        let entry = self.find_snapshot(name).map_err(|e| match e {
+        let found = match o.is_incomplete {
+            true => find_entry(&self.medium, self.bytes, name),
+            false => self.find_snapshot(name),
+        };
+        let entry = found.map_err(|e| match e {
             Errno::NOENT => Error::Unusable(format!("it has no snapshot `{name}`")),
             _ => Error::Unusable(format!("the entry of its snapshot `{name}` is damaged")),
         })?;
@@ -104,6 +110,11 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn refuse_changes(&self) {
         self.read_only.store(true, Relaxed);
+    }
+
+    fn end_use(&self) -> Result<()> {
+        self.end_sharing();
+        Ok(())
     }
 
     const KEPT_BLOCKS: u64 = KEEP;
@@ -196,6 +207,10 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn roll_back(&self, name: &str) -> Result<()> {
         Self::roll_back(self, name)
+    }
+
+    fn receive(&self, step: &ReceiveStep<'_>) -> Result<()> {
+        Self::receive(self, step)
     }
 
     fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {

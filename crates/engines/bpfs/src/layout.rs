@@ -83,6 +83,8 @@ pub mod snapshots {
     pub const START: PmOff = PmOff::new(256);
     /// The number of entries.
     pub const COUNT: u64 = 40;
+    /// Bit of the root word of an entry while its snapshot is incomplete.
+    pub const INCOMPLETE: u64 = 1 << 11;
     /// Bytes of an entry.
     pub const BYTES: u64 = size_of::<SnapshotEntry>() as u64;
 
@@ -90,18 +92,40 @@ pub mod snapshots {
     #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
     #[repr(C)]
     pub struct SnapshotEntry {
-        /// The root pointer of its inode file; 0: the entry is free.
+        /// The root pointer of its inode file, perhaps with [`INCOMPLETE`]; 0: the entry is free.
         pub root: U64,
         /// The size of its inode file in bytes.
         pub size: U64,
         /// Creation, ns since 1970.
         pub created: U64,
-        /// FNV-1a of all fields, computed with this field zero.
+        /// FNV-1a of all fields, computed with this field and the root zero.
         pub checksum: U64,
         /// Its name, padded with zeros.
         pub name: [u8; pool::SNAPSHOT_NAME_MAX],
     }
 
+    /// The progress of a snapshot that is or was received, in the place of its inode 0.
+    #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+    #[repr(C)]
+    pub struct ProgressRecord {
+        /// [`PROGRESS_MAGIC`].
+        pub magic: [u8; 8],
+        /// Creation of the base, ns since 1970; 0: there was none.
+        pub base_created: U64,
+        /// The first inode that is not complete.
+        pub ino: U64,
+        /// The first byte of its content that is missing.
+        pub offset: U64,
+        /// FNV-1a of the fields before.
+        pub checksum: U64,
+        /// Among others, the mode of the inode, so that it is not valid.
+        pub zero: [u8; 88],
+    }
+
+    /// The first bytes of a [`ProgressRecord`].
+    pub const PROGRESS_MAGIC: [u8; 8] = *b"KSTNRECV";
+
+    const _: () = assert!(size_of::<ProgressRecord>() as u64 == super::INODE);
     const _: () = assert!(BYTES == 96 && START.get() + COUNT * BYTES == super::BLOCK);
 
     /// Returns the place of an entry: of its root word.

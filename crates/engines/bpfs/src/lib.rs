@@ -23,7 +23,8 @@
 //!   from an engine;
 //! - [`namespace::Core`]: the operations on names and attributes;
 //! - [`Files`]: `fs`, `file`, `clone`, `space`, `pin`: the operations on contents; `snapshots`:
-//!   states of the whole pool;
+//!   states of the whole pool; `receive`: snapshots from a stream;
+//! - `send`, `received`: streams, written and read;
 //! - `lifecycle`: format and check; [`namespace::Pool`] mounts.
 //!
 //! What this crate leaves out: permission checks and descriptors (front ends), the paper's
@@ -47,8 +48,11 @@ mod lifecycle;
 mod order;
 mod parents;
 mod pin;
+mod receive;
+mod received;
 mod redo;
 mod scan;
+mod send;
 mod snapshots;
 mod space;
 mod store;
@@ -66,6 +70,8 @@ pub use pool::{
     CheckOptions, CheckReport, DurabilityMode, Engine, Error, FormatOptions, MountOptions,
     MountReport, Place, PoolInfo, Problem,
 };
+pub use received::{receive, token};
+pub use send::{NamedInode, changed, names_in_snapshot, send};
 
 /// The name of the layout.
 pub const LAYOUT: &str = "bpfs";

@@ -416,6 +416,16 @@ impl<M: Medium> Store<M> {
         let _ = self.medium.publish(namespace::POOL_SHARED, word, ready);
         self.v.set_sharing();
     }
+
+    /// Records on the media, durably, that no blocks are shared, if the mount has found none, and
+    /// none has been shared since. The last user of the pool calls this.
+    pub fn end_sharing(&self) {
+        let is_needed = self.v.shares() || namespace::may_have_snapshots(&self.medium);
+        if namespace::may_share(&self.medium) && !is_needed {
+            let ready = Fenced::not_needed("nothing is shared");
+            let _ = self.medium.publish(namespace::POOL_SHARED, 0, ready);
+        }
+    }
 }
 
 #[cfg(test)]

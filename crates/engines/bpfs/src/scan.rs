@@ -86,7 +86,7 @@ impl<M: Medium> Store<M> {
         }
         self.medium.flush(PmOff::new(0), BLOCK);
         let object = || "the inode file".to_owned();
-        let (root_at, size_at) = self.inode_words();
+        let (root_at, size_at, root) = self.inode_words();
         let size = self.medium.load_u64(size_at);
         if size == 0 || !size.is_multiple_of(BLOCK) || size > self.bytes {
             scan.problem(object, format!("its size {size} is impossible"), None);
@@ -95,7 +95,7 @@ impl<M: Medium> Store<M> {
         let mut walk = self.scan_walk(scan, &object, size, None);
         walk.holes = false;
         let mut next = 0;
-        let sound = self.walk_root(&mut walk, root_at, &mut |block, base| {
+        let sound = self.walk_word(&mut walk, (root_at, root), &mut |block, base| {
             self.medium.flush(block.at(0), BLOCK);
             if base == next {
                 self.v.add_leaf(block.at(0), INODE);
@@ -189,7 +189,7 @@ impl<M: Medium> Store<M> {
         for entry in snapshots::entries(&self.medium) {
             let name = entry.name();
             let object = || format!("snapshot {:?} at {:#x}", name, entry.root_at);
-            let mut sound = entry.check(self.medium.load_u64(INODE_SIZE).min(self.bytes));
+            let mut sound = entry.check(self.bytes);
             if sound.is_ok() && !names.insert(name.to_owned()) {
                 sound = Err("another one has its name".to_owned());
             }
@@ -209,11 +209,12 @@ impl<M: Medium> Store<M> {
         let size = self.medium.load_u64(entry.size_at);
         let mut walk = self.scan_walk(scan, object, size, None);
         walk.holes = false;
-        let sound = self.walk_root(&mut walk, entry.root_at, &mut |block, base| {
-            if base == leaves.len() as u64 * BLOCK {
-                leaves.push(block);
-            }
-        });
+        let sound =
+            self.walk_word(&mut walk, (entry.root_at, entry.root_word()), &mut |block, base| {
+                if base == leaves.len() as u64 * BLOCK {
+                    leaves.push(block);
+                }
+            });
         if !sound || leaves.len() as u64 * BLOCK != size {
             return scan.problem(object, "its inode file is damaged".to_owned(), drop);
         }
@@ -292,7 +293,18 @@ impl<M: Medium> Store<M> {
         slot: PmOff,
         leaf: &mut dyn FnMut(BlockNo, u64),
     ) -> bool {
-        let (pointer, height) = split_root(self.medium.load_u64(slot));
+        let word = self.medium.load_u64(slot);
+        self.walk_word(walk, (slot, word), leaf)
+    }
+
+    /// As [`walk_root`](Self::walk_root), with the root word, which was loaded.
+    fn walk_word(
+        &self,
+        walk: &mut ScanWalk<'_>,
+        (slot, word): (PmOff, u64),
+        leaf: &mut dyn FnMut(BlockNo, u64),
+    ) -> bool {
+        let (pointer, height) = split_root(word);
         if height > HEIGHT_MAX {
             let what = format!("the height of its tree is {height}");
             let fix = walk.holes.then_some(((slot, 0), "make the whole content a hole"));

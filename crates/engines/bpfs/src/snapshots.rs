@@ -5,9 +5,9 @@
 //! - snapshots-N2: a snapshot shares the contents of files and symbolic links with the pool, from
 //!   their topmost blocks on ([`crate::parents`]). All else that operations change in place it has
 //!   for itself: inodes, directories and attributes are copied.
-//! - snapshots-N3: nothing of a snapshot changes. A block that it shares has several parents, so
+//! - snapshots-N3: nothing of a complete snapshot changes. A block that it shares has several parents, so
 //!   that it changes in place for none of them; no operation on the pool knows the other blocks.
-//! - snapshots-N4: each inode in a snapshot has a name there. Other records have the mode 0. So a
+//! - snapshots-N4: each inode in a complete snapshot has a name there. Other records have the mode 0. So a
 //!   scan or a deletion finds all blocks of a snapshot without its directories.
 //! - snapshots-N5: a snapshot is made while no thread is inside an operation
 //!   ([`namespace::derived::SharedPool::alone`]), and after the pending commit is durable. So it is
@@ -50,9 +50,9 @@ pub struct TableEntry {
 }
 
 impl SnapshotEntry {
-    fn new(name: &str, root: Root, size: u64, created: u64) -> Self {
+    /// Makes an entry with all but its root word.
+    pub fn new(name: &str, size: u64, created: u64) -> Self {
         let mut entry = Self::new_zeroed();
-        entry.root.set(root.word());
         entry.size.set(size);
         entry.created.set(created);
         entry.name[..name.len()].copy_from_slice(name.as_bytes());
@@ -60,9 +60,11 @@ impl SnapshotEntry {
         entry
     }
 
-    /// Computes the checksum of all other fields.
+    /// Computes the checksum of all other fields but the root word, which changes while the snapshot
+    /// is received.
     fn computed_checksum(&self) -> u64 {
         let mut s = *self;
+        s.root.set(0);
         s.checksum.set(0);
         fnv1a(s.as_bytes())
     }
@@ -91,6 +93,21 @@ impl TableEntry {
     /// Returns the number of its inodes.
     pub fn inodes(&self) -> u64 {
         self.content.size.get() / INODE
+    }
+
+    /// Returns its time of creation.
+    pub fn created(&self) -> u64 {
+        self.content.created.get()
+    }
+
+    /// Returns whether it is being received (receive-I1).
+    pub fn is_incomplete(&self) -> bool {
+        self.content.root.get() & INCOMPLETE != 0
+    }
+
+    /// Returns the root of its inode file, as it was read.
+    pub fn root_word(&self) -> u64 {
+        self.content.root.get() & !INCOMPLETE
     }
 
     /// Checks all but the blocks that the entry leads to, in a pool of this size.
@@ -135,7 +152,7 @@ fn entry<M: Medium>(medium: &Pm<M>, number: u64) -> Option<TableEntry> {
 pub fn list<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<Snapshot> {
     let mut all = entries(medium);
     all.retain(|entry| entry.is_listed(pool_bytes));
-    all.sort_by_key(|entry| entry.content.created.get());
+    all.sort_by_key(TableEntry::created);
     all.iter().map(|entry| describe(entry, None)).collect()
 }
 
@@ -145,13 +162,20 @@ pub fn of_branches<M: Medium>(medium: &Pm<M>) -> Vec<String> {
     all.iter().filter_map(|entry| Some(branch_of_snapshot(entry.name())?.to_owned())).collect()
 }
 
+/// Returns the entry of this name, if it is sound. Its snapshot may be incomplete.
+pub fn find_entry<M: Medium>(medium: &Pm<M>, pool_bytes: u64, name: &str) -> Result<TableEntry> {
+    let found = entries(medium).into_iter().find(|entry| entry.name() == name);
+    let found = found.ok_or(Errno::NOENT)?;
+    found.check(pool_bytes).map(|()| found).map_err(|_| Errno::UCLEAN)
+}
+
 fn describe(entry: &TableEntry, held_bytes: Option<u64>) -> Snapshot {
-    let created_ns = entry.content.created.get();
-    Snapshot { name: entry.name().to_owned(), created_ns, held_bytes }
+    let (name, created_ns) = (entry.name().to_owned(), entry.created());
+    Snapshot { name, created_ns, held_bytes, is_incomplete: entry.is_incomplete() }
 }
 
 /// Returns the number of blocks of a tree without holes that has this many leaves.
-fn blocks_over(leaves: u64) -> u64 {
+pub fn blocks_over(leaves: u64) -> u64 {
     let levels = std::iter::successors(Some(leaves), |n| (*n > 1).then(|| n.div_ceil(FANOUT)));
     levels.sum()
 }
@@ -176,7 +200,7 @@ impl<M: Medium> Trees<M> {
     }
 
     /// Copies the first bytes of a tree, which has no holes there.
-    fn copy_leaves(&self, txn: &mut Txn<'_>, root: Root, bytes: u64) -> Result<Root> {
+    pub fn copy_leaves(&self, txn: &mut Txn<'_>, root: Root, bytes: u64) -> Result<Root> {
         let mut leaves = Vec::new();
         self.visit(Node::top(root), &(0..bytes), &mut |block, base| {
             if base != leaves.len() as u64 * BLOCK {
@@ -211,17 +235,19 @@ pub fn kind_of(record: &InodeRecord) -> Result<Option<FileKind>> {
 }
 
 impl<M: Medium> Store<M> {
-    /// Returns the words that lead to the inode file: of the pool, or of the snapshot that is
-    /// mounted.
-    pub fn inode_words(&self) -> (PmOff, PmOff) {
-        self.snapshot.get().map_or((INODE_ROOT, INODE_SIZE), |entry| (entry.root_at, entry.size_at))
+    /// Returns the words that lead to the inode file, of the pool, or of the snapshot that is
+    /// mounted: the places of root and size, and the root.
+    pub fn inode_words(&self) -> (PmOff, PmOff, u64) {
+        match self.snapshot.get() {
+            Some(entry) => (entry.root_at, entry.size_at, entry.root_word()),
+            None => (INODE_ROOT, INODE_SIZE, self.medium.load_u64(INODE_ROOT)),
+        }
     }
 
-    /// Returns the entry of this name, if it is sound.
+    /// Returns the entry of this name, if it is sound and complete.
     pub fn find_snapshot(&self, name: &str) -> Result<TableEntry> {
-        let found = entries(&self.medium).into_iter().find(|entry| entry.name() == name);
-        let found = found.ok_or(Errno::NOENT)?;
-        found.check(self.bytes).map(|()| found).map_err(|_| Errno::UCLEAN)
+        let found = find_entry(&self.medium, self.bytes, name)?;
+        if found.is_incomplete() { Err(Errno::NOENT) } else { Ok(found) }
     }
 
     /// Returns an inode as a snapshot of the pool's present state has it. `tree` has the inodes of
@@ -242,7 +268,7 @@ impl<M: Medium> Store<M> {
     pub fn inode_of(&self, entry: &TableEntry, number: u64) -> Result<InodeRecord> {
         let mut record = InodeRecord::new_zeroed();
         if number < entry.inodes() {
-            let root = self.check_root(entry.content.root.get())?;
+            let root = self.check_root(entry.root_word())?;
             let at = number * INODE;
             let block = self.find_block(root, at)?.ok_or(Errno::UCLEAN)?;
             self.medium.read(block.at(at % BLOCK), record.as_mut_bytes());
@@ -251,7 +277,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Returns the number of blocks that [`copy_inodes`](Self::copy_inodes) takes.
-    fn blocks_to_copy(
+    pub fn blocks_to_copy(
         &self,
         inodes: u64,
         source: &dyn Fn(u64) -> Result<InodeRecord>,
@@ -273,7 +299,7 @@ impl<M: Medium> Store<M> {
 
     /// Makes an inode file with these inodes, which share the contents of files with their
     /// `source` (snapshots-N2). Nothing leads to it yet.
-    fn copy_inodes(
+    pub fn copy_inodes(
         &self,
         txn: &mut Txn<'_>,
         inodes: u64,
@@ -323,7 +349,7 @@ impl<M: Medium> Store<M> {
         entry: &TableEntry,
         each: &mut dyn FnMut(Node) -> Result<()>,
     ) -> Result<()> {
-        let root = self.check_root(entry.content.root.get())?;
+        let root = self.check_root(entry.root_word())?;
         self.visit(Node::top(root), &(0..entry.content.size.get()), &mut |block, _| {
             let mut leaf = [0; BLOCK as usize];
             self.medium.read(block.at(0), &mut leaf);
@@ -382,8 +408,27 @@ impl<M: Medium> Store<M> {
         let _ = self.medium.publish(POOL_SNAPSHOTS, word, ready);
     }
 
+    /// Returns the present time, as a time of creation that no other snapshot has. (The clock of the
+    /// kernel advances in steps, and streams name their base by this time.)
+    fn time_of_creation(&self) -> u64 {
+        let all = entries(&self.medium);
+        let mut now = self.now().0 as u64;
+        while all.iter().any(|entry| entry.created() == now) {
+            now = now.wrapping_add(1);
+        }
+        now
+    }
+
+    /// Stores an entry, and commits it by its root word (snapshots-N1).
+    pub fn publish_entry(&self, at: PmOff, entry: &SnapshotEntry, root: u64) {
+        self.medium.write(at + 8, &entry.as_bytes()[8..]);
+        self.medium.flush(at, BYTES);
+        let ready = self.medium.fence();
+        let _ = self.medium.publish(at, root, ready);
+    }
+
     /// Fails if the pool can have no snapshots, or none with this name.
-    fn check_may_change(&self, name: &str) -> Result<()> {
+    pub fn check_may_change(&self, name: &str) -> Result<()> {
         if self.is_backed() {
             return Err(Errno::OPNOTSUPP);
         }
@@ -412,21 +457,26 @@ impl<M: Medium> Files<M> {
         let _lock = self.v.snapshots.hold(&self.v, 0)?;
         let mut all = entries(&self.medium);
         all.retain(|entry| entry.is_listed(self.bytes));
-        all.sort_by_key(|entry| entry.content.created.get());
+        all.sort_by_key(TableEntry::created);
         let held = |some: &[TableEntry]| self.held_blocks(some).map(|blocks| Some(blocks * BLOCK));
         let one = |entry: &TableEntry| Ok(describe(entry, held(std::slice::from_ref(entry))?));
         Ok(Snapshots { list: all.iter().map(one).collect::<Result<_>>()?, held_bytes: held(&all)? })
     }
 
-    /// Implements [`namespace::Files::create_snapshot`].
-    pub fn create_snapshot(&self, name: &str) -> Result<()> {
-        self.check_may_change(name)?;
+    /// Returns the place of an entry that a snapshot of this name can get.
+    pub fn free_entry(&self, name: &str) -> Result<PmOff> {
         if entries(&self.medium).iter().any(|entry| entry.name() == name) || self.has_branch(name) {
             return Err(Errno::EXIST);
         }
         self.begin_snapshots();
         let free = (0..COUNT).find(|number| entry(&self.medium, *number).is_none());
-        let at = place_of(free.ok_or(Errno::MLINK)?);
+        free.map(place_of).ok_or(Errno::MLINK)
+    }
+
+    /// Implements [`namespace::Files::create_snapshot`].
+    pub fn create_snapshot(&self, name: &str) -> Result<()> {
+        self.check_may_change(name)?;
+        let at = self.free_entry(name)?;
         // snapshots-N5.
         self.settle();
         let inodes = self.v.inode_slots();
@@ -434,13 +484,9 @@ impl<M: Medium> Files<M> {
         let source = |number| self.present_inode(number, tree.as_ref());
         self.transact(self.blocks_to_copy(inodes, &source)?, KEEP, |txn| {
             let root = self.copy_inodes(txn, inodes, &source)?;
-            let now = self.now().0 as u64;
-            let entry = SnapshotEntry::new(name, root, inodes * INODE, now);
-            self.medium.write(at + 8, &entry.as_bytes()[8..]);
-            self.medium.flush(at, BYTES);
-            // The commit (snapshots-N1).
-            let ready = self.medium.fence();
-            let _ = self.medium.publish(at, root.word(), ready);
+            let now = self.time_of_creation();
+            let entry = SnapshotEntry::new(name, inodes * INODE, now);
+            self.publish_entry(at, &entry, root.word());
             Ok(())
         })
     }
@@ -449,7 +495,7 @@ impl<M: Medium> Files<M> {
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
         self.check_may_change(name)?;
         let _lock = self.v.snapshots.hold(&self.v, 0)?;
-        let entry = self.find_snapshot(name)?;
+        let entry = find_entry(&self.medium, self.bytes, name)?;
         // The commit (snapshots-N1).
         let ready = Fenced::not_needed("it is removed");
         let _ = self.medium.publish(entry.root_at, 0, ready);
@@ -463,13 +509,19 @@ impl<M: Medium> Files<M> {
     pub fn roll_back(&self, name: &str) -> Result<()> {
         self.check_may_change(name)?;
         let entry = self.find_snapshot(name)?;
-        // One word commits: the size stays. An inode file never gets shorter.
-        let inodes = self.v.inode_slots();
-        if entry.inodes() > inodes {
-            return Err(Errno::UCLEAN);
+        // One word commits: the size stays. An inode file never gets shorter. That of a snapshot from
+        // another pool may be longer.
+        while self.v.inode_slots() < entry.inodes() {
+            let _lock = self.v.lock_inode_file()?;
+            self.grow_inodes()?;
         }
         self.end_branches()?;
-        let source = |number| self.inode_of(&entry, number);
+        let inodes = self.v.inode_slots();
+        let source = |number| match number {
+            // It may have the progress of a stream, and is never an inode.
+            0 => Ok(InodeRecord::new_zeroed()),
+            _ => self.inode_of(&entry, number),
+        };
         self.transact(self.blocks_to_copy(inodes, &source)?, 0, |txn| {
             let root = self.copy_inodes(txn, inodes, &source)?;
             let ready = self.medium.fence();
@@ -492,19 +544,18 @@ mod tests {
 
     #[test]
     fn damaged_entries_are_found() {
-        let root = Root::new(BlockNo::new(9), 0);
         let of = |content| TableEntry { root_at: START, size_at: START + 8, content };
-        let good = SnapshotEntry::new("monday", root, BLOCK, 1);
+        let good = SnapshotEntry::new("monday", BLOCK, 1);
         assert_eq!(of(good).check(1 << 20), Ok(()));
         assert_eq!(of(good).name(), "monday");
-        for byte in 0..size_of::<SnapshotEntry>() {
+        for byte in 8..size_of::<SnapshotEntry>() {
             let mut bytes: [u8; BYTES as usize] = good.as_bytes().try_into().unwrap();
             bytes[byte] ^= 0x80;
             let bad = SnapshotEntry::read_from_bytes(&bytes).unwrap();
             assert!(of(bad).check(1 << 20).is_err(), "byte {byte}");
         }
         for (name, size) in [("a/b", BLOCK), ("", BLOCK), ("a", 0), ("a", 100), ("a", 2 << 20)] {
-            assert!(of(SnapshotEntry::new(name, root, size, 1)).check(1 << 20).is_err(), "{name}");
+            assert!(of(SnapshotEntry::new(name, size, 1)).check(1 << 20).is_err(), "{name}");
         }
     }
 }

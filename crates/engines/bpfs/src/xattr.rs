@@ -2,7 +2,7 @@
 //! as a whole and committed by the inode's attribute word.
 
 use crate::blocks::{KEEP, Txn};
-use crate::crawler::Node;
+use crate::crawler::{Node, Trees};
 use crate::layout::*;
 use crate::store::Store;
 use namespace::{Attributes, Storage as _, VInode};
@@ -21,10 +21,10 @@ pub fn blocks_of(list: &Attributes) -> u64 {
     data + u64::from(data > 1)
 }
 
-impl<M: Medium> Store<M> {
-    /// Loads the list of an inode whose lock the caller holds; empty if there are no attributes.
-    pub fn load_attribute_list(&self, v: &VInode) -> Result<Vec<u8>> {
-        let root = self.check_root(self.load(v, Word::Xattr))?;
+impl<M: Medium> Trees<M> {
+    /// Loads the list under the attribute word of an inode; empty if there are no attributes.
+    pub fn load_list(&self, word: u64) -> Result<Vec<u8>> {
+        let root = self.check_root(word)?;
         if root.block().is_none() {
             return Ok(Vec::new());
         }
@@ -40,6 +40,13 @@ impl<M: Medium> Store<M> {
             Ok(true)
         })?;
         Ok(bytes)
+    }
+}
+
+impl<M: Medium> Store<M> {
+    /// Loads the list of an inode whose lock the caller holds.
+    pub fn load_attribute_list(&self, v: &VInode) -> Result<Vec<u8>> {
+        self.load_list(self.load(v, Word::Xattr))
     }
 
     /// Stores a list in new blocks and returns the word for it; 0 for an empty list.

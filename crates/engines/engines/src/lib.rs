@@ -6,17 +6,20 @@
 #![forbid(unsafe_code)]
 
 use bpfs::Bpfs;
+pub use bpfs::NamedInode;
 use modelfs::ModelFs;
 use pmem::{Lock, Medium as _, Region};
+use pool::stream::{ReceiveError, SendError, SendRequest, StreamReader, StreamRecord, StreamToken};
 use pool::{
     BranchInfo, CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, PoolInfo,
     Snapshot,
 };
 use scmfs::Scmfs;
-use std::io;
+use std::collections::HashSet;
+use std::io::{self, Read};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use vfs::Errno;
+use vfs::{Errno, FileSystem as _, Ino};
 
 /// The layout of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,6 +285,100 @@ pub fn mount_snapshot(
             let options = MountOptions { read_only: true, snapshot, ..options.clone() };
             Ok(Arc::new(Bpfs::mount(region, &options)?))
         }
+        Layout::Scmfs | Layout::Model => Err(Errno::OPNOTSUPP.into()),
+    }
+}
+
+/// Locks snapshots of the pool in `region` until it is dropped, so that none is deleted.
+fn hold_snapshots(region: &Region, names: &[&str]) -> Result<(), Error> {
+    for name in names {
+        if !region.lock_part(pool::snapshot_part(name), Lock::Shared)? {
+            return Err(Errno::BUSY.into());
+        }
+    }
+    Ok(())
+}
+
+/// Sends a snapshot of the pool in `region`, which other processes may use: calls `sink` for each
+/// record of the stream.
+///
+/// # Errors
+/// `EOPNOTSUPP` if the layout has no snapshots, `EBUSY` if one is being deleted; those of
+/// [`bpfs::send`].
+pub fn send(
+    region: &Region,
+    request: &SendRequest,
+    sink: &mut dyn FnMut(StreamRecord) -> Result<(), SendError>,
+) -> Result<(), SendError> {
+    let names = request.base.iter().chain([&request.snapshot]);
+    hold_snapshots(region, &names.map(String::as_str).collect::<Vec<_>>())?;
+    match layout(region)? {
+        Layout::Bpfs => bpfs::send(region, request, sink),
+        Layout::Scmfs | Layout::Model => Err(Errno::OPNOTSUPP.into()),
+    }
+}
+
+/// Returns the inodes that two snapshots of the pool in `region` have, and that differ in
+/// attributes, names or content. Follows no pointer that both have, and reads no content. Neither
+/// snapshot is deleted before `region` is closed.
+///
+/// # Errors
+/// Those of [`send`].
+pub fn changed(region: &Region, from: &str, to: &str) -> Result<HashSet<Ino>, SendError> {
+    hold_snapshots(region, &[from, to])?;
+    match layout(region)? {
+        Layout::Bpfs => bpfs::changed(region, from, to),
+        Layout::Scmfs | Layout::Model => Err(Errno::OPNOTSUPP.into()),
+    }
+}
+
+/// Returns the names in a directory of a snapshot, without a mount of it.
+///
+/// # Errors
+/// Those of [`bpfs::names_in_snapshot`].
+pub fn names_in_snapshot(
+    region: &Region,
+    name: &str,
+    dir: Ino,
+) -> Result<Vec<(Vec<u8>, NamedInode)>, SendError> {
+    bpfs::names_in_snapshot(region, name, dir)
+}
+
+/// Makes a snapshot of this name from a stream, in the pool in `region`, which other processes may
+/// use, and which was opened to be shared. Calls `progress` with the number of bytes that were read.
+///
+/// # Errors
+/// `EOPNOTSUPP` if the layout has no snapshots, `EBUSY` if another process receives or deletes one
+/// of this name; those of [`bpfs::receive`].
+pub fn receive(
+    region: Region,
+    name: &str,
+    reader: StreamReader<impl Read>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), ReceiveError> {
+    if layout(&region)? != Layout::Bpfs {
+        return Err(Errno::OPNOTSUPP.into());
+    }
+    let place = bpfs::place(&region)?;
+    let pool = Bpfs::attach(region, &place, &MountOptions::default())?;
+    let part = pool::snapshot_part(name);
+    let is_ours = pool.medium().lock_part(part.clone(), Lock::Exclusive);
+    let received = match is_ours.map_err(Error::from)? {
+        true => bpfs::receive(&pool, name, reader, progress),
+        false => Err(Errno::BUSY.into()),
+    };
+    let _ = pool.medium().lock_part(part, Lock::None);
+    pool.close()?;
+    received
+}
+
+/// Returns the token of a snapshot that is being received; `None` if it is complete.
+///
+/// # Errors
+/// `ENOENT` if there is no such snapshot; those of [`info`].
+pub fn stream_token(region: &Region, name: &str) -> Result<Option<StreamToken>, Error> {
+    match layout(region)? {
+        Layout::Bpfs => bpfs::token(region, name),
         Layout::Scmfs | Layout::Model => Err(Errno::OPNOTSUPP.into()),
     }
 }

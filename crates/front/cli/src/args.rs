@@ -113,6 +113,23 @@ Example: keepstone snapshot create /mnt nightly
 The archive has the POSIX format (pax), with owners, times in ns, extended attributes, ACLs, hard links and
 holes. GNU tar extracts it: `tar --xattrs --xattrs-include='*' -xpf`. Sockets are left out.")]
     Export(ExportArgs),
+    /// Write a snapshot, or what differs from an older one, as a stream for `receive`.
+    #[command(after_help = "\
+Example: keepstone snapshot create /mnt tuesday
+         keepstone send /mnt@tuesday --from monday | ssh backup keepstone receive /srv/pool
+
+A stream of differences has no more than these, and to find them reads little else. Files that share blocks
+are sent as files of their own.")]
+    Send(crate::stream::SendArgs),
+    /// Make a snapshot from a stream of `send`, also while programs use the pool.
+    #[command(after_help = "\
+Example: keepstone receive /srv/pool stream
+         keepstone receive /srv/pool --rollback <stream
+
+The snapshot exists when all of the stream has come and was checked. If the stream breaks off, what has come
+stays, and a token is printed: `keepstone send --resume TOKEN` continues. `--abort POOL@NAME` gives it back.
+The pool may have another size than the sender's.")]
+    Receive(crate::stream::ReceiveArgs),
     /// Keep states of a pool: create, list, mount and delete snapshots, and go back to one.
     Snapshot {
         /// The command.
@@ -163,6 +180,17 @@ For a program, it shows how `keepstone run` would serve it; for a unit, which of
 
 Exit status: 0 pools can be used; 1 something necessary is missing.")]
     Doctor(DoctorArgs),
+    /// Measure directories, pools, caches and devices against each other.
+    #[command(
+        disable_help_flag = true,
+        after_help = "\
+Example: keepstone bench run tmpfs pool dir:/var/tmp --quick
+         keepstone bench run disk=dir:/srv cache:/srv --html bench.html --save bench.json
+         keepstone bench run disk=dir:/srv cache:/srv --baseline bench.json
+
+`keepstone bench run --help` describes targets and exit status; docs/BENCH.md explains the method."
+    )]
+    Bench(crate::bench::BenchArgs),
     /// Explore the states in which power failures can leave a pool, and check that each recovers.
     /// Lint traces, for example for missing flushes.
     #[command(after_help = "\
@@ -347,7 +375,8 @@ pub struct MountArgs {
     /// Send every request to the server: the kernel caches no names, attributes or pages.
     #[arg(long)]
     pub no_cache: bool,
-    /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s.
+    /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s, or a named
+    /// one: pcm, pcm-rows, stt-mram, reram, nvdimm-n, cxl-near, cxl-far, optane.
     #[arg(long, value_name = "SPEC")]
     pub emulate: Option<pmem::Emulation>,
     /// Record the server's accesses to the pool in FILE, for `keepstone simulate memory`. Programs

@@ -53,6 +53,24 @@ pub fn parent_of(file: &Path) -> &Path {
     file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// Writes a file under a temporary name, with `purpose` in it, makes it durable, and renames it.
+pub fn replace_file<T>(
+    file: &Path,
+    purpose: &str,
+    write: impl FnOnce(&File) -> Result<T>,
+) -> Result<T> {
+    let failed = || file.display().to_string();
+    let temporary = tempfile::Builder::new()
+        .prefix(&format!(".keepstone-{purpose}-"))
+        .tempfile_in(parent_of(file))
+        .with_context(failed)?;
+    let written = write(temporary.as_file())?;
+    temporary.as_file().sync_all().with_context(failed)?;
+    temporary.persist(file).with_context(failed)?;
+    sync_name(file).with_context(failed)?;
+    Ok(written)
+}
+
 /// Makes the new name of a file durable.
 pub fn sync_name(file: &Path) -> io::Result<()> {
     File::open(parent_of(file))?.sync_all()

@@ -17,12 +17,12 @@ use crashsim::persist::Semantics;
 use crashsim::run::{Base, CrashAt};
 use crashsim::schedule::Interleaving;
 use crashsim::stats::{Distinct, Stats};
-use crashsim::trace::Trace;
 use indicatif::{ProgressBar, ProgressStyle};
 use judges::TARGETS;
 use judges::blocks;
 use serde::Serialize;
 
+use crate::crash_program::{self, ProgramArgs};
 use crate::output::{self, wrong_usage};
 use crate::score::{self, Scored};
 
@@ -67,13 +67,16 @@ pub struct CrashtestArgs {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Crash a trace that --trace wrote, perhaps edited since (for example without one flush), and
-    /// lint it. A trace of another program names no workload and is only linted: stores that are
-    /// never flushed, redundant flushes and fences, and stores that depend on data which another
-    /// thread may lose.
+    /// lint it. A trace of another program, or a log of valgrind's pmemcheck, names no workload: it
+    /// is crashed if --oracle judges its states. It is linted: stores that are never flushed,
+    /// redundant flushes and fences, and stores that depend on data which another thread may lose.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "workload", "trace"])]
     pub from_trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub program: ProgramArgs,
     /// Rules that decide which stores persist: adr (x86), adr-words (x86 without MOVDIR64B), eadr
-    /// (caches survive), msync (an ordinary file).
+    /// (caches survive), msync (an ordinary file), epoch (the hardware of BPFS: fences are barriers
+    /// and there are no flushes), epoch-torn (the same without the capacitor).
     #[arg(long, default_value = "adr", value_name = "RULES", value_parser = semantics)]
     pub semantics: Semantics,
     /// Run at most this many workloads of each family, spread evenly.
@@ -119,7 +122,7 @@ const DEATHS_PER_SURVIVING_PROCESS: u64 = 6;
 
 fn semantics(name: &str) -> Result<Semantics, String> {
     let known = Semantics::ALL.into_iter().find(|s| s.name() == name);
-    known.ok_or_else(|| "use adr, adr-words, eadr or msync".to_owned())
+    known.ok_or_else(|| "use adr, adr-words, eadr, msync, epoch or epoch-torn".to_owned())
 }
 
 /// Parses K/N as part and number of parts. K counts from 1 on command lines and from 0 in the
@@ -166,7 +169,7 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         bail!("the server of a cache is judged by --score only");
     }
     if let Some(file) = &args.from_trace {
-        return crash_trace(engine, file, json);
+        return crash_trace(engine, args, file, json);
     }
     match judges::file_system(engine) {
         Some(target) => run_file_system(target, args, json),
@@ -214,10 +217,18 @@ fn run_file_system(target: &dyn AnyTarget, args: &CrashtestArgs, json: bool) -> 
 }
 
 /// Crashes a trace if it names its workload, and lints it.
-fn crash_trace(engine: &str, file: &Path, json: bool) -> Result<ExitCode> {
+fn crash_trace(engine: &str, args: &CrashtestArgs, file: &Path, json: bool) -> Result<ExitCode> {
     let at = || file.display().to_string();
     let text = std::fs::read_to_string(file).with_context(at)?;
-    let trace: Trace = text.parse().with_context(at)?;
+    let trace = crash_program::parse(&text, &args.program).with_context(at)?;
+    if args.program.crash.is_some() {
+        return crash_program::write_image(trace, &args.program, file, json);
+    }
+    if args.program.oracle.is_some() {
+        let report = crash_program::judge(trace, &args.program, file, args.semantics)?;
+        let again = format!("keepstone crashtest --from-trace {}", file.display());
+        return conclude(&again, vec![report], json);
+    }
     let line = Replay::of_trace(&text).map_err(|e| anyhow!("{}: {e}", file.display()))?;
     let report = match (line, judges::file_system(engine)) {
         (Some(line), Some(target)) => {
@@ -228,7 +239,7 @@ fn crash_trace(engine: &str, file: &Path, json: bool) -> Result<ExitCode> {
         }
         _ => {
             output::notice(format_args!(
-                "{}: names no workload, so nothing is crashed",
+                "{}: names no workload, so nothing is crashed; --oracle CMD judges its states",
                 file.display()
             ));
             Report::of_trace(lint(&trace))
@@ -437,7 +448,11 @@ fn print(again: &str, outcome: &Outcome) {
                 say!("  {} verdicts are this one", f.times);
             }
             if !f.replay.is_empty() {
-                say!("  {again} --replay '{}'", f.replay);
+                // The line of a trace's crash names its own option.
+                match f.replay.starts_with("--") {
+                    true => say!("  {again} {}", f.replay),
+                    false => say!("  {again} --replay '{}'", f.replay),
+                }
             }
         }
     }

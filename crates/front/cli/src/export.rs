@@ -19,7 +19,7 @@ use tar::{Builder, EntryType, Header};
 use vfs::{Attr, Errno, FileKind, FileSystem, Ino, Seek};
 
 use crate::args::ExportArgs;
-use crate::copies::{parent_of, sync_name};
+use crate::copies::replace_file;
 use crate::{output, pool, size};
 
 /// Bytes of a block of an archive.
@@ -57,7 +57,7 @@ pub fn run(args: &ExportArgs, json: bool) -> Result<ExitCode> {
     let shown = snapshot.map_or(path.clone(), |name| pool::of_snapshot(&path, &name));
     let exported = match &args.output {
         None => export(&*fs, &shown, io::stdout().lock())?,
-        Some(file) => to_file(&*fs, &shown, file)?,
+        Some(file) => replace_file(file, "export", |to| export(&*fs, &shown, to))?,
     };
     for path in &exported.left_out {
         tell!("keepstone: {path}: a socket, left out");
@@ -91,21 +91,6 @@ fn open(path: &Path, snapshot: Option<&str>) -> Result<Arc<dyn Engine>> {
     )?;
     let options = MountOptions { read_only: true, ..MountOptions::default() };
     engines::mount(region, &options).with_context(|| path.display().to_string())
-}
-
-/// Writes the archive under a temporary name, makes it durable, and renames it.
-fn to_file(fs: &dyn Engine, pool: &Path, file: &Path) -> Result<Exported> {
-    let dir = parent_of(file);
-    let failed = || file.display().to_string();
-    let temporary = tempfile::Builder::new()
-        .prefix(".keepstone-export-")
-        .tempfile_in(dir)
-        .with_context(failed)?;
-    let exported = export(fs, pool, temporary.as_file())?;
-    temporary.as_file().sync_all().with_context(failed)?;
-    temporary.persist(file).with_context(failed)?;
-    sync_name(file).with_context(failed)?;
-    Ok(exported)
 }
 
 fn export(fs: &dyn Engine, pool: &Path, out: impl Write) -> Result<Exported> {

@@ -54,10 +54,11 @@ fn encoded(label: &str) -> String {
     label.bytes().enumerate().map(byte).collect()
 }
 
-/// Returns the names of a pool's snapshots.
+/// Returns the names of a pool's complete snapshots.
 fn snapshots(path: &Path) -> Result<Vec<String>> {
     let all = engines::snapshots(&pool::open_to_look(path)?)?;
-    Ok(all.into_iter().map(|snapshot| snapshot.name).collect())
+    let complete = all.into_iter().filter(|snapshot| !snapshot.is_incomplete);
+    Ok(complete.map(|snapshot| snapshot.name).collect())
 }
 
 /// Returns the names of a pool's branches.

@@ -10,12 +10,14 @@ mod args;
 mod attach;
 mod background;
 mod bdev;
+mod bench;
 mod branch;
 mod busy;
 mod check;
 mod clone;
 mod clone_pool;
 mod copies;
+mod crash_program;
 mod crashtest;
 mod doctor;
 mod export;
@@ -39,6 +41,7 @@ mod simulate;
 mod size;
 mod snapshot;
 mod stats;
+mod stream;
 mod tags;
 mod top;
 mod trim;
@@ -112,6 +115,8 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Clone(args) => clone::run(args, cli.json),
         CliCommand::ClonePool(args) => clone_pool::run(args, cli.json),
         CliCommand::Export(args) => export::run(args, cli.json),
+        CliCommand::Send(args) => stream::send(args, cli.json),
+        CliCommand::Receive(args) => stream::receive(args, cli.json),
         CliCommand::Snapshot { command } => snapshot::run(command, cli.json),
         CliCommand::Branch { command } => branch::run(command, cli.json),
         CliCommand::Stats(args) => stats::run(args, cli.json),
@@ -119,6 +124,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Run(RunCommand::Run(args)) => run::run(args, cli.json),
         CliCommand::Doctor(args) => doctor::run(args, cli.json),
         CliCommand::Bdev { command } => bdev::run(command, cli.json),
+        CliCommand::Bench(args) => bench::run(args, cli.json),
         CliCommand::Crashtest(args) => crashtest::run(args, cli.json),
         CliCommand::Simulate { command } => simulate::run(command, cli.json),
         CliCommand::Generate(args) => generate::run(args, cli.json),

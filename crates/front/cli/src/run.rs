@@ -9,6 +9,7 @@
 //! - `KEEPSTONE_FDS`: which descriptors to give to programs.
 //! - `KEEPSTONE_DIRECT`: directories of other file systems to serve.
 //! - `KEEPSTONE_STATS`: the file in which to count ([`counters`]).
+//! - `KEEPSTONE_RECORD`: the file of traces, to which processes add their numbers.
 //!
 //! Then the command becomes the program by `execve`, and the library prints a line at the program's
 //! end if too little was served. Only for `--stats` and `--explain` the command waits and reports.
@@ -78,6 +79,9 @@ pub struct RunArgs {
     /// Precision of modification times of files below --direct.
     #[arg(long, value_enum, default_value_t = Mtime::Exact)]
     pub mtime: Mtime,
+    /// Record the accesses of each process to its pool in FILE.PID, for `keepstone simulate memory`.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -130,6 +134,11 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     if let Some(newest) = newest {
         let found = mounts::PoolMount::announce(&table, newest);
         command.env("KEEPSTONE_MOUNTS", OsString::from_vec(found));
+    }
+    // A recording of an outer run goes on only if this one asks for it.
+    command.env_remove("KEEPSTONE_RECORD");
+    if let Some(file) = &args.record {
+        command.env("KEEPSTONE_RECORD", std::path::absolute(file)?);
     }
     if !args.direct.is_empty() {
         command.env("KEEPSTONE_DIRECT", direct_dirs(&args.direct)?);

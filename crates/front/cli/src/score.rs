@@ -170,29 +170,16 @@ fn source() -> Result<PathBuf> {
 
 /// Copies the source, plants the bugs, and builds the judge. Returns the path of the judge.
 fn build(root: &Path, bugs: &[Planted]) -> Result<PathBuf> {
-    let woven = catalogue::weave(&root.join("crates"), bugs);
-    let woven = woven.map_err(|e| anyhow!("the catalogue of bugs: {e}"))?;
     let work =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let work = work.join("crash-score");
-    let crates = work.join("crates");
-    copy(&root.join("crates"), &crates, Path::new(""), &woven)?;
-    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
-    // Only the copied crates are members.
-    let manifest =
-        manifest.replace(r#"members = ["crates/*/*", "bench"]"#, r#"members = ["crates/*/*"]"#);
-    write(&work.join("Cargo.toml"), manifest.as_bytes())?;
-    write(
-        &work.join("Cargo.lock"),
-        &std::fs::read(root.join("Cargo.lock")).context("Cargo.lock")?,
-    )?;
+    copy_source(root, &work, bugs)?;
     output::notice(format_args!(
         "building the engines with {} bugs in {}",
         bugs.len(),
         work.display()
     ));
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
+    let built = cargo()
         .args(["build", "--quiet", "--release", "--package", "judges", "--example", "judge"])
         .current_dir(&work)
         .env("CARGO_TARGET_DIR", work.join("target"))
@@ -204,6 +191,30 @@ fn build(root: &Path, bugs: &[Planted]) -> Result<PathBuf> {
         .context("cargo, which builds the engines with bugs")?;
     ensure!(built.success(), "the engines cannot be built with the bugs");
     Ok(work.join("target/release/examples/judge"))
+}
+
+/// Returns the cargo that runs this program, or the one in the path.
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Copies what the build of the judge reads, with the planted bugs.
+fn copy_source(root: &Path, work: &Path, bugs: &[Planted]) -> Result<()> {
+    let woven = catalogue::weave(&root.join("crates"), bugs);
+    let woven = woven.map_err(|e| anyhow!("the catalogue of bugs: {e}"))?;
+    copy(&root.join("crates"), &work.join("crates"), Path::new(""), &woven)?;
+    // Sources of others, by the paths of the manifest.
+    copy(&root.join("vendor"), &work.join("vendor"), Path::new("vendor"), &BTreeMap::new())?;
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
+    // Only the copied crates are members.
+    let manifest =
+        manifest.replace(r#"members = ["crates/*/*", "bench"]"#, r#"members = ["crates/*/*"]"#);
+    write(&work.join("Cargo.toml"), manifest.as_bytes())?;
+    write(
+        &work.join("Cargo.lock"),
+        &std::fs::read(root.join("Cargo.lock")).context("Cargo.lock")?,
+    )?;
+    Ok(())
 }
 
 /// Copies a directory of source, with the planted bugs. Leaves unchanged files alone, so that cargo
@@ -370,4 +381,26 @@ fn conclude(rows: Vec<Row>, json: bool) -> Result<ExitCode> {
         say!("{} bugs, {found} found, {argued} argued, {unfound} neither", outcome.bugs);
     }
     Ok(if unfound == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The copy with all bugs has everything that its manifests name.
+    #[test]
+    fn the_copied_source_is_complete() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+        let bugs = catalogue::all(&root.join("crates")).unwrap();
+        let work = tempfile::tempdir().unwrap();
+        copy_source(&root, work.path(), &bugs).unwrap();
+        let resolved = cargo()
+            .args(["metadata", "--offline", "--format-version", "1", "--filter-platform"])
+            .arg("x86_64-unknown-linux-gnu")
+            .current_dir(work.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&resolved.stderr);
+        assert!(resolved.status.success(), "{said}");
+    }
 }

@@ -19,7 +19,7 @@ use vfs::FileSystem;
 use crate::needs::LoadedPool;
 use crate::start::{debug, process};
 use crate::stats::{self, Reason};
-use crate::{calls, fork, mounts, needs};
+use crate::{calls, fork, mounts, needs, record};
 
 /// Attached pools, as many as the process layer takes.
 static ATTACHED: [AtomicPtr<Arc<dyn Engine>>; 16] =
@@ -158,7 +158,8 @@ fn join(pool: &Path, device: u64) -> Result<(Arc<dyn Engine>, Option<RawFd>), Re
 /// Opens a pool that other processes use, too.
 pub fn open(pool: &Path) -> Result<Arc<dyn Engine>, Refused> {
     let lock = Some(pmem::Lock::Shared);
-    let options = pmem::OpenOptions { lock, ..pmem::OpenOptions::default() };
+    let observer = record::observer();
+    let options = pmem::OpenOptions { lock, observer, ..pmem::OpenOptions::default() };
     let region = options.open(pool, pmem::Access::ReadWrite);
     let fs = match (region, branch_of(pool)) {
         (Err(missing), Some((pool, name))) if is_missing(&missing) => {

@@ -14,7 +14,7 @@ use posix::Errno;
 
 use crate::serve::{give_to_kernel, set_errno};
 use crate::start::process;
-use crate::{direct, engine, environment, guard, real, stats};
+use crate::{direct, engine, environment, guard, real, record, stats};
 
 type Strings = *const *const c_char;
 
@@ -199,6 +199,7 @@ unsafe fn replace_image(
 ) -> c_int {
     let replace = |envp| {
         process().map(|process| guard::run(|| process.before_image_ends()));
+        guard::run(record::end);
         let exec = || engine::while_others_wait(|| exec(envp));
         let failed = stats::executing(path, exec, |_| true);
         process().map(|process| guard::run(|| process.exec_failed()));

@@ -9,7 +9,7 @@
 use std::ffi::c_int;
 
 use crate::start::process;
-use crate::{engine, fork, guard, real, stats};
+use crate::{engine, fork, guard, real, record, stats};
 
 /// Registers with libc, whose `exit` runs the handlers in reverse order of registration.
 pub fn start() {
@@ -28,6 +28,7 @@ pub fn leave() {
         guard::run(stats::end);
         if process().is_some() {
             guard::run(engine::leave);
+            guard::run(record::end);
         }
     }
 }

@@ -18,7 +18,7 @@ use posix::Process;
 use crate::direct;
 use crate::serve::{before_fd, fail, give_to_kernel, leave_streams_to_kernel, leave_to_kernel};
 use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
-use crate::{cwd, guard, real, stats};
+use crate::{cwd, guard, real, record, stats};
 
 thread_local! {
     /// Whether the thread is in [`fork_by`], which reports the child to the process layer.
@@ -77,6 +77,7 @@ extern "C" fn in_child() {
         guard::run(|| process.after_fork_child());
     }
     stats::forked(process());
+    record::forked();
 }
 
 /// Ends a fork in the parent if another function than [`fork_by`] has forked.

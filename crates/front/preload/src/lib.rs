@@ -60,6 +60,7 @@ mod mounts;
 mod needs;
 mod next;
 mod real;
+mod record;
 mod signals;
 mod start;
 mod stats;

@@ -14,7 +14,8 @@ use posix::Process;
 
 use crate::direct::{self, direct};
 use crate::{
-    engine, environment, exec, exit, fork, guard, inherited, mounts, next, real, signals, stats,
+    engine, environment, exec, exit, fork, guard, inherited, mounts, next, real, record, signals,
+    stats,
 };
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -86,6 +87,7 @@ static START: extern "C" fn() = {
 fn begin() {
     exec::start();
     stats::start();
+    record::start();
     if let Some(limit) = ::mounts::scarce_address_space() {
         debug(format_args!(
             "pools are left to their mounts: the address space is limited to {} MiB (`ulimit -v`), the library needs {} MiB",

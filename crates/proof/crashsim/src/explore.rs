@@ -308,6 +308,14 @@ impl<'a, S: Clone> Explorer<'a, S> {
         (reads, outcome)
     }
 
+    /// Returns the memory of a state.
+    pub fn image_of(&self, point: &Point, state: &[u16]) -> Vec<u8> {
+        self.image.lay(&point.overlay(state), &[]);
+        let bytes = self.image.bytes();
+        self.image.reset();
+        bytes
+    }
+
     /// Makes as many units as possible persist, then as many as possible of the others not, while
     /// the outcome stays wrong.
     pub fn shrink(

@@ -14,7 +14,8 @@
 //! traces show without a crash. Bugs planted in traces test the explorer itself ([`mutate`],
 //! [`score`]). The crate knows no engine. The crate `judges` adds the facts about each engine,
 //! block devices, which have an oracle of their own, and bugs planted in source.
-//! `docs/CRASHTESTING.md` is the guide.
+//! `docs/CRASHTESTING.md` is the guide. Programs in other languages come as traces, also from
+//! [`pmemcheck`], and are judged by commands ([`states`]).
 //!
 //! Any other program on a [`pmem::Medium`] can be tested, too. This example keeps a sum next to a
 //! list of numbers, and neglects that two lines persist in any order:
@@ -69,9 +70,11 @@
 //! assert!(crashsim::lint::lint(&trace).unflushed.is_empty());
 //! ```
 
+mod account;
 pub mod any;
 pub mod campaign;
 pub mod deaths;
+pub mod epochs;
 pub mod explore;
 pub mod format;
 pub mod generate;
@@ -84,6 +87,7 @@ pub mod oracle;
 mod pending;
 pub mod persist;
 mod plan;
+pub mod pmemcheck;
 pub mod program;
 pub mod promise;
 pub mod recorder;
@@ -93,6 +97,7 @@ pub mod schedule;
 pub mod score;
 mod show;
 pub mod sited;
+pub mod states;
 pub mod stats;
 pub mod target;
 pub mod threads;

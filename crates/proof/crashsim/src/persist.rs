@@ -32,10 +32,20 @@
 //! nothing; persist-P4 stays. With an `msync` medium ([`Semantics::Msync`]) the kernel may write
 //! any 512-byte sector at any time. So sectors take the place of lines, and whole calls that of
 //! words. A fence of any thread makes everything durable.
+//!
+//! On the epoch hardware of BPFS ([`Semantics::Epoch`]) a fence is a barrier, and the rules are
+//! those of [`crate::epochs`]. [`Semantics::EpochTorn`] is that hardware without the capacitor of
+//! §4.3:
+//!
+//! - persist-P8: one word of the last store to a line that persists can be torn. Its lower or its
+//!   upper bytes are new. The hardware could tear it at any bit, so this finds bugs and proves
+//!   nothing.
 
+use crate::epochs::{Cut, Epochs};
 use crate::image::WordNo;
 use crate::trace::{Action, Event, StoreKind, Trace};
 use pmem::Domain;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -54,11 +64,19 @@ pub enum Semantics {
     Eadr,
     /// An ordinary file, mapped; a fence is an `msync`.
     Msync,
+    /// The epoch hardware of BPFS §4.4, with the capacitor that makes words atomic (§4.3).
+    Epoch,
+    /// The same without the capacitor.
+    EpochTorn,
 }
 
 impl Semantics {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Adr, Self::AdrWords, Self::Eadr, Self::Msync];
+    pub const ALL: [Self; 6] =
+        [Self::Adr, Self::AdrWords, Self::Eadr, Self::Msync, Self::Epoch, Self::EpochTorn];
+
+    /// Those with atomic words, which engines need.
+    pub const ATOMIC: [Self; 5] = [Self::Adr, Self::AdrWords, Self::Eadr, Self::Msync, Self::Epoch];
 
     /// Returns the name used on command lines.
     pub fn name(self) -> &'static str {
@@ -67,6 +85,8 @@ impl Semantics {
             Self::AdrWords => "adr-words",
             Self::Eadr => "eadr",
             Self::Msync => "msync",
+            Self::Epoch => "epoch",
+            Self::EpochTorn => "epoch-torn",
         }
     }
 
@@ -79,8 +99,20 @@ impl Semantics {
     pub fn domain(self) -> Domain {
         match self {
             Self::Msync => Domain::PageCache,
-            Self::Adr | Self::AdrWords | Self::Eadr => Domain::DevDax,
+            Self::Adr | Self::AdrWords | Self::Eadr | Self::Epoch | Self::EpochTorn => {
+                Domain::DevDax
+            }
         }
+    }
+
+    /// Whether fences only order stores. What has returned may then be lost, in order.
+    pub fn has_epochs(self) -> bool {
+        matches!(self, Self::Epoch | Self::EpochTorn)
+    }
+
+    /// Whether stores past the cache differ from others.
+    fn passes_cache(self) -> bool {
+        !self.has_epochs() && self != Self::Msync
     }
 
     /// Whether a store through the cache waits for a flush.
@@ -91,8 +123,8 @@ impl Semantics {
     /// Returns the words of a unit of memory that persists in order.
     fn granule_words(self) -> u32 {
         match self {
-            Self::Adr | Self::AdrWords | Self::Eadr => 8,
             Self::Msync => 64,
+            _ => 8,
         }
     }
 }
@@ -125,11 +157,21 @@ struct PersistPiece {
     whole: bool,
     /// Threads whose next fence makes it durable, one bit each.
     draining: u64,
+    /// Its context and epoch, on epoch hardware.
+    epoch: (u8, u32),
 }
 
 impl PersistPiece {
     fn over(&self, old: u64) -> u64 {
         old & !self.mask | self.value & self.mask
+    }
+
+    /// Returns what is left of it if its word tears (persist-P8).
+    fn torn(&self) -> impl Iterator<Item = Self> + use<> {
+        let all = *self;
+        let lower = (1..8).map(|bytes| (1u64 << (bytes * 8)) - 1);
+        let masks = lower.flat_map(|mask| [mask, !mask]);
+        masks.map(move |mask| Self { mask: all.mask & mask, ..all })
     }
 }
 
@@ -146,6 +188,9 @@ pub struct Persistency {
     /// Pieces that are not durable, in program order, by line.
     lines: BTreeMap<u32, Vec<PersistPiece>>,
     calls: u32,
+    epochs: Epochs,
+    /// Whether ended epochs stay in flight. If not, they are durable at once.
+    lags: bool,
     /// Words that became durable and that the caller has not taken yet.
     durable_words: Vec<(WordNo, u64)>,
     base: Vec<u64>,
@@ -186,10 +231,18 @@ impl Persistency {
             semantics,
             lines: BTreeMap::new(),
             calls: 0,
+            epochs: Epochs::default(),
+            lags: false,
             durable_words: Vec::new(),
             base: initial.words,
             hash: initial.hash,
         }
+    }
+
+    /// Lets ended epochs stay in flight, for traces of several threads. One thread alone adds no
+    /// states by that ([`crate::epochs`]).
+    pub fn lagging(self) -> Self {
+        Self { lags: self.semantics.has_epochs(), ..self }
     }
 
     /// Applies the next event.
@@ -197,7 +250,17 @@ impl Persistency {
         let me = 1u64 << (event.thread % 64);
         match event.action {
             Action::Store { kind, addr, len, data } => {
-                self.store(kind, addr, trace.data(data, len), me)
+                self.meet(event.thread, addr, len);
+                self.store(kind, addr, trace.data(data, len), event.thread)
+            }
+            Action::Load { addr, len } => self.meet(event.thread, addr, len),
+            Action::Fence if self.semantics.has_epochs() => {
+                self.epochs.end(event.thread);
+                if !self.lags
+                    && let Some(newest) = self.epochs.newest(event.thread)
+                {
+                    self.commit_epochs(event.thread, newest);
+                }
             }
             Action::Flush { addr, len } if self.semantics.heeds_flushes() && len > 0 => {
                 for (_, pieces) in self.lines.range_mut(addr / 64..(addr + len).div_ceil(64)) {
@@ -214,11 +277,41 @@ impl Persistency {
         }
     }
 
-    /// Splits a store into pieces of one word; `me` is the bit of its thread. They stay undecided,
-    /// except stores through the cache with eADR.
-    fn store(&mut self, kind: StoreKind, addr: u32, data: &[u8], me: u64) {
+    /// Makes the epochs durable whose lines another context accesses (epochs-E3).
+    fn meet(&mut self, context: u8, addr: u32, len: u32) {
+        if !self.semantics.has_epochs() || len == 0 {
+            return;
+        }
+        let lines = self.lines.range(addr / 64..(addr + len).div_ceil(64));
+        let others = lines.flat_map(|(_, pieces)| pieces).map(|p| p.epoch);
+        let others: Vec<_> = others.filter(|(owner, _)| *owner != context).collect();
+        for (owner, id) in others {
+            self.commit_epochs(owner, id);
+        }
+    }
+
+    /// Makes the epochs of a context durable, up to this one.
+    fn commit_epochs(&mut self, context: u8, last: u32) {
+        for id in self.epochs.commit(context, last) {
+            self.drain(|p| p.epoch.1 == id);
+        }
+    }
+
+    /// Splits a store of a thread into pieces of one word. They stay undecided, except stores
+    /// through the cache with eADR.
+    fn store(&mut self, kind: StoreKind, addr: u32, data: &[u8], thread: u8) {
         self.calls += 1;
-        let nt = kind.is_past_cache();
+        let nt = kind.is_past_cache() && self.semantics.passes_cache();
+        let epoch = match self.semantics.has_epochs() && !data.is_empty() {
+            true => {
+                let (epoch, oldest) = self.epochs.join(thread);
+                if let Some(oldest) = oldest {
+                    self.drain(|p| p.epoch.1 == oldest);
+                }
+                epoch
+            }
+            false => 0,
+        };
         let end = addr + data.len() as u32;
         for word in addr / 8..end.div_ceil(8) {
             let (mut mask, mut value) = ([0u8; 8], [0u8; 8]);
@@ -231,9 +324,10 @@ impl Persistency {
                 word,
                 mask: u64::from_le_bytes(mask),
                 value: u64::from_le_bytes(value),
-                nt: nt && self.semantics != Semantics::Msync,
-                whole: kind == StoreKind::Line,
-                draining: if nt { me } else { 0 },
+                nt,
+                whole: nt && kind == StoreKind::Line,
+                draining: if nt { 1 << (thread % 64) } else { 0 },
+                epoch: (thread, epoch),
             };
             if self.semantics == Semantics::Eadr && !nt {
                 self.supersede(&piece);
@@ -307,9 +401,38 @@ impl Persistency {
 
     /// Returns the undecided units. If empty, the only state is the durable bytes.
     pub fn units(&self) -> Arc<[Unit]> {
+        if self.semantics.has_epochs() {
+            return self.units_of(&self.epochs.cuts(None)[0]);
+        }
         let mut units = Vec::new();
         for (line, pieces) in &self.lines {
             self.units_of_line(*line, pieces, &mut units);
+        }
+        units.into()
+    }
+
+    /// Returns the undecided units of each of the ways in which contexts can lag behind this one,
+    /// whose epoch ends. Without epochs there is one way.
+    pub fn ways(&self, thread: u8) -> Vec<Arc<[Unit]>> {
+        match self.lags {
+            false => vec![self.units()],
+            true => self.epochs.cuts(Some(thread)).iter().map(|cut| self.units_of(cut)).collect(),
+        }
+    }
+
+    /// Returns the units at a cut. A unit with one content has persisted.
+    fn units_of(&self, cut: &Cut) -> Arc<[Unit]> {
+        let mut units = Vec::new();
+        for (line, pieces) in &self.lines {
+            // Contexts do not share a line (epochs-E3).
+            let at = |p: &PersistPiece| cut.of(p.epoch.0).map(|last| p.epoch.1.cmp(&last));
+            let of = |order| pieces.iter().filter(move |p| at(p) == Some(order)).copied();
+            let past: Vec<_> = of(Ordering::Less).collect();
+            let now: Vec<_> = of(Ordering::Equal).collect();
+            let sets = self.subsets(&now, &[]).into_iter();
+            let sets = sets.map(|set| [past.clone(), set].concat()).collect();
+            let pieces = [past.clone(), now].concat();
+            units.extend(self.unit(*line, &pieces, sets, !past.is_empty()));
         }
         units.into()
     }
@@ -323,13 +446,13 @@ impl Persistency {
         if meet {
             let sets = self.subsets(&plain, &nt);
             if sets.len() <= CONTENTS_MAX {
-                units.extend(self.unit(line, pieces, sets));
+                units.extend(self.unit(line, pieces, sets, false));
                 return;
             }
         }
         if !plain.is_empty() {
             let sets = self.subsets(&plain, &[]);
-            units.extend(self.unit(line, &plain, sets));
+            units.extend(self.unit(line, &plain, sets, false));
         }
         let mut words: Vec<WordNo> = nt.iter().map(|p| p.word).collect();
         words.sort_unstable();
@@ -337,7 +460,7 @@ impl Persistency {
         for word in words {
             let of: Vec<PersistPiece> = nt.iter().filter(|p| p.word == word).copied().collect();
             let sets = self.subsets(&[], &of);
-            units.extend(self.unit(line, &of, sets));
+            units.extend(self.unit(line, &of, sets, false));
         }
     }
 
@@ -349,6 +472,10 @@ impl Persistency {
         for call in plain.chunk_by(|a, b| a.call == b.call) {
             let n = call.len();
             let whole_only = self.semantics == Semantics::Msync || n > 8;
+            if self.semantics == Semantics::EpochTorn {
+                let torn = call.iter().flat_map(PersistPiece::torn);
+                prefixes.extend(torn.map(|piece| [whole.clone(), vec![piece]].concat()));
+            }
             let first = if whole_only { (1u32 << n.min(8)) - 1 } else { 1 };
             for some in first..1u32 << n.min(8) {
                 let taken = call.iter().enumerate();
@@ -376,12 +503,13 @@ impl Persistency {
     }
 
     /// Makes a unit from the sets of stores that can persist. Returns `None` if all sets give the
-    /// same content.
+    /// same content, unless that `is_ahead` of the durable one.
     fn unit(
         &self,
         line: u32,
         pieces: &[PersistPiece],
         sets: Vec<Vec<PersistPiece>>,
+        is_ahead: bool,
     ) -> Option<Unit> {
         let mut words: Vec<WordNo> = pieces.iter().map(|p| p.word).collect();
         words.sort_unstable();
@@ -401,7 +529,7 @@ impl Persistency {
                 contents.len() - 1
             });
         }
-        (contents.len() > 1).then_some(Unit {
+        (contents.len() > 1 || is_ahead).then_some(Unit {
             words,
             contents,
             all,

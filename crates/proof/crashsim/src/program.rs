@@ -105,10 +105,10 @@ pub fn find_bugs<S: Clone>(
 }
 
 /// A function called at a crash point, before the event of this number.
-type AtPoint<'a, S> = dyn FnMut(&mut Explorer<'_, S>, &Point, Moment, usize) + 'a;
+pub(crate) type AtPoint<'a, S> = dyn FnMut(&mut Explorer<'_, S>, &Point, Moment, usize) + 'a;
 
 /// Calls a function at each crash point of a trace.
-fn at_each_point<S: Clone>(
+pub(crate) fn at_each_point<S: Clone>(
     trace: &Trace,
     initial: &[u8],
     semantics: Semantics,

@@ -6,13 +6,16 @@
 //! worthless.
 //!
 //! A load is noted only if it meets a word that another operation has stored and not made durable.
+//! For hardware with epochs, also every load of a line that another thread has stored to last.
 //! Threads under a [`crate::schedule`]r give way to each other here.
 
 use crate::pending::Pending;
+use crate::persist::Semantics;
 use crate::schedule;
 use crate::trace::{Action, Event, StoreKind, Trace};
 use pmem::{Counters, Domain, Fenced, Line, Medium};
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
@@ -39,6 +42,8 @@ struct Log {
     shadow: Vec<u8>,
     unrecorded: Option<u64>,
     pending: Pending,
+    /// The thread that last stored to each line, if loads of others' lines are wanted.
+    owners: Option<HashMap<u32, u8>>,
     /// The current operation of each thread.
     ops: Vec<u32>,
 }
@@ -61,9 +66,16 @@ impl<M: Medium> Recorder<M> {
                 shadow,
                 unrecorded: None,
                 pending: Pending::default(),
+                owners: None,
                 ops: Vec::new(),
             }),
         }
+    }
+
+    /// Notes loads of lines that other threads have stored to as well, if these rules need them.
+    pub fn under(self, semantics: Semantics) -> Self {
+        self.log().owners = semantics.has_epochs().then(HashMap::new);
+        self
     }
 
     /// Marks the start of an operation of this thread.
@@ -132,6 +144,9 @@ impl<M: Medium> Recorder<M> {
         let event = Event { thread, site, action };
         let op = log.ops[usize::from(thread)];
         log.pending.apply(&event, op);
+        if let (Action::Store { addr, len, .. }, Some(owners)) = (action, &mut log.owners) {
+            owners.extend((addr / 64..(addr + len).div_ceil(64)).map(|line| (line, thread)));
+        }
         log.trace.events.push(event);
     }
 
@@ -139,12 +154,16 @@ impl<M: Medium> Recorder<M> {
     fn load(&self, at: &Location<'_>, off: u64, len: usize) {
         let (addr, len) = (off as u32, len as u32);
         let mut log = self.log();
-        if log.pending.within(addr, len).next().is_none() {
+        if log.pending.within(addr, len).next().is_none() && log.owners.is_none() {
             return;
         }
         let thread = self.thread(&mut log);
         let me = (thread, log.ops[usize::from(thread)]);
-        if log.pending.within(addr, len).any(|(_, w)| (w.thread, w.op) != me) {
+        let is_others = log.owners.as_ref().is_some_and(|owners| {
+            let owner = |line| owners.get(&line).is_some_and(|owner| *owner != thread);
+            len > 0 && (addr / 64..(addr + len).div_ceil(64)).any(owner)
+        });
+        if is_others || log.pending.within(addr, len).any(|(_, w)| (w.thread, w.op) != me) {
             self.note(&mut log, at, Action::Load { addr, len });
         }
     }

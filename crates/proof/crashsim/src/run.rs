@@ -1,5 +1,6 @@
 //! Records one workload, then crashes it everywhere.
 
+use crate::account::Account;
 use crate::explore::{Budget, Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
 use crate::lost::{self, Lost};
@@ -9,7 +10,7 @@ use crate::program;
 use crate::promise::{History, Syncs};
 use crate::recorder::Recorder;
 use crate::stats::{Distinct, Stats};
-use crate::target::{Mounted, Strength, Target};
+use crate::target::{Strength, Target};
 use crate::trace::{Action, Trace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
@@ -290,13 +291,18 @@ impl Base {
     ) -> Result<Recorded, String> {
         let recorder = Recorder::new(CrashImage::under(semantics, self.bytes.clone()));
         let model = self.model.clone();
+        // Epochs that a crash undoes may be those of earlier operations.
+        let from = if semantics.has_epochs() { 0 } else { from };
         let Performed { trees, between, worked, syncs, history } =
             perform(target, &recorder, &model, ops, from)?;
         if let Some(at) = recorder.unrecorded() {
             return Err(format!("a store near {at:#x} went past the medium"));
         }
         let mut trace = recorder.into_trace();
-        alternate_threads(&mut trace);
+        // A program's epochs are in order on whatever processor it runs (BPFS §3.5): one context.
+        if !semantics.has_epochs() {
+            alternate_threads(&mut trace);
+        }
         let promises = ops.iter().zip(worked).map(|(op, worked)| worked && !op.reads()).collect();
         Ok(Recorded { trace, trees, between, promises, syncs, history })
     }
@@ -409,47 +415,6 @@ fn revoked(
     strength.read(&model).map_err(|e| format!("the model: {e}"))
 }
 
-/// An account of space: the sum of free and used blocks must be the same when a pool is left as
-/// when it was mounted. Blocks of held files are in use, so the account is drawn up when no file is
-/// held.
-pub(crate) struct Account {
-    /// `None`: the pool is full, so the number of reserved blocks is unknown.
-    blocks: Option<u64>,
-}
-
-impl Account {
-    /// Counts the blocks of a pool that was just mounted.
-    pub(crate) fn open(mounted: &Mounted<'_>) -> Self {
-        Self { blocks: free_blocks(mounted).map(|free| free + mounted.blocks_used) }
-    }
-
-    /// Checks the pool, and compares its blocks with those counted at first.
-    ///
-    /// # Errors
-    /// The check finds a problem, or blocks were lost.
-    pub(crate) fn close<T: Target>(
-        &self,
-        target: &T,
-        mounted: &Mounted<'_>,
-        medium: &impl pmem::Medium,
-    ) -> Result<(), String> {
-        let (Some(blocks), Some(free)) = (self.blocks, free_blocks(mounted)) else { return Ok(()) };
-        let usage = target.check(medium).map_err(|e| format!("check: {e}"))?;
-        let used = usage.blocks_used;
-        match free + used == blocks {
-            true => Ok(()),
-            false => Err(format!(
-                "space: {free} blocks are free and {used} in use, together not the {blocks} of before"
-            )),
-        }
-    }
-}
-
-/// Returns the free blocks, unless the pool is full.
-fn free_blocks(mounted: &Mounted<'_>) -> Option<u64> {
-    Some(mounted.fs.statfs().blocks_free).filter(|free| *free > 0)
-}
-
 /// Runs one operation on both; returns whether it succeeded. The model has no limit on space. If
 /// the engine has found no space for the second of two steps, the model does the first.
 fn both(
@@ -502,6 +467,7 @@ pub fn explore<T: Target>(
         seen: 0,
         own: 0..0,
         stored_at: Vec::new(),
+        epoch_of: None,
     };
     let mut returned = true;
     let mut fresh_stores = false;
@@ -535,7 +501,9 @@ pub fn explore<T: Target>(
             Action::Store { .. } => {
                 fresh_stores = true;
                 run.stored_at.push(event.site);
+                run.epoch_of.get_or_insert(run.at.op as usize);
             }
+            Action::Fence => run.epoch_of = None,
             _ => {}
         }
         run.p.apply(&recorded.trace, event);
@@ -576,6 +544,8 @@ struct Run<'a, T> {
     own: Range<u32>,
     /// The source line of each store, in order.
     stored_at: Vec<u32>,
+    /// The operation in flight when the epoch that now lasts began.
+    epoch_of: Option<usize>,
 }
 
 /// The legal results of a recovery.
@@ -600,9 +570,13 @@ impl<T: Target> Run<'_, T> {
         }
         let op = at.op as usize;
         let Strength { durability, keeps_order, .. } = self.target.strength();
+        let has_epochs = self.settings.semantics.has_epochs();
         let (first, last) = match self.begun {
             // Recovery of the base, before any operation.
             false => (0, 0),
+            // What has returned is lost with its epoch.
+            true if has_epochs && returned => (self.epoch_of.unwrap_or(op + 1), op + 1),
+            true if has_epochs => (self.epoch_of.unwrap_or(op), op + 1),
             true => (op + usize::from(returned), op + 1),
         };
         let recorded = self.recorded;
@@ -623,7 +597,7 @@ impl<T: Target> Run<'_, T> {
             )
         };
         let units = self.p.units();
-        let promises = || durability != Durability::OnSync && recorded.promises[op];
+        let promises = || durability != Durability::OnSync && recorded.promises[op] && !has_epochs;
         if returned && self.begun && promises() {
             self.check_durable(at, &units);
         }

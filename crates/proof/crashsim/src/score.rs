@@ -14,9 +14,6 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use vfs::script::Op;
 
-/// The rules under which mutants run.
-const RULES: Semantics = Semantics::Adr;
-
 /// The fate of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -42,12 +39,23 @@ pub fn score<T: Target>(
     from: usize,
     only: &dyn Fn(&Mutant) -> bool,
 ) -> Result<BTreeMap<Mutant, Fate>, String> {
+    score_under(target, workloads, from, Semantics::Adr, only)
+}
+
+/// As [`score`], under these rules.
+pub fn score_under<T: Target>(
+    target: &T,
+    workloads: &[(&Base, Vec<Op>)],
+    from: usize,
+    semantics: Semantics,
+    only: &dyn Fn(&Mutant) -> bool,
+) -> Result<BTreeMap<Mutant, Fate>, String> {
     let recorded = workloads.iter().map(|(base, ops)| {
         let names: Vec<String> = ops.iter().map(Op::to_string).collect();
-        let recorded = base.record(target, ops, from, RULES)?;
+        let recorded = base.record(target, ops, from, semantics)?;
         Ok(Run { base, name: names.join("; "), recorded })
     });
-    Ok(score_runs(target, &recorded.collect::<Result<Vec<_>, String>>()?, from, only))
+    Ok(score_runs(target, &recorded.collect::<Result<Vec<_>, String>>()?, from, semantics, only))
 }
 
 /// A workload that was run.
@@ -67,6 +75,7 @@ pub fn score_runs<T: Target>(
     target: &T,
     runs: &[Run<'_>],
     from: usize,
+    semantics: Semantics,
     only: &dyn Fn(&Mutant) -> bool,
 ) -> BTreeMap<Mutant, Fate> {
     let mut meets: BTreeMap<Mutant, Vec<&Run<'_>>> = BTreeMap::new();
@@ -84,7 +93,9 @@ pub fn score_runs<T: Target>(
             };
             fate = Fate::Survived;
             let recorded = Recorded { trace, ..run.recorded.clone() };
-            if let Some(what) = first_violation(target, run.base, from, &recorded, &sound) {
+            if let Some(what) =
+                first_violation(target, run.base, from, &recorded, semantics, &sound)
+            {
                 return Fate::Killed { by: format!("{}: {}", run.base.name, run.name), what };
             }
         }
@@ -116,10 +127,11 @@ fn first_violation<T: Target>(
     base: &Base,
     from: usize,
     recorded: &Recorded,
+    semantics: Semantics,
     sound: &Distinct,
 ) -> Option<String> {
     let settings = Settings {
-        semantics: RULES,
+        semantics,
         budget: Budget { states: 16, runs: 64, samples: 0, ..Budget::default() },
         distinct: &Distinct::default(),
         sound,

@@ -11,8 +11,10 @@
 //! but in order ([`Strength::keeps_order`](crate::target::Strength::keeps_order)), such a sequence
 //! may end earlier: it has those that returned before a sync began. If content is durable on
 //! `fsync`, that holds for names and attributes; each byte of a file has its value in some moment
-//! of some such sequence ([`crate::promise`]).
+//! of some such sequence ([`crate::promise`]). On hardware with epochs ([`crate::epochs`]) any of
+//! the operations may be missing, last ones first in each thread.
 
+use crate::account::Account;
 use crate::explore::{Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
 use crate::lost;
@@ -20,10 +22,10 @@ use crate::oracle::{Allowed, FoundState, Oracle};
 use crate::persist::{Persistency, Semantics};
 use crate::promise::{History, Moment, Syncs};
 use crate::recorder::Recorder;
-use crate::run::{Account, Base, CrashAt, DETAILED, Explored, Settings, Violation};
+use crate::run::{Base, CrashAt, DETAILED, Explored, Settings, Violation};
 use crate::schedule::{self, Interleaving, Policy, Schedule};
 use crate::target::Target;
-use crate::trace::{Action, Trace};
+use crate::trace::{Action, Event, Trace};
 use crate::workload::{BRIM, TWINS};
 use rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -229,7 +231,7 @@ pub struct Recorded {
 impl Recorded {
     /// Returns a hash of the order of its steps, which differs between runs.
     pub fn print(&self) -> u32 {
-        let step = |h, e: &crate::trace::Event| {
+        let step = |h, e: &Event| {
             let addr = match e.action {
                 Action::Store { addr, .. } | Action::Flush { addr, .. } => addr,
                 _ => 0,
@@ -271,7 +273,8 @@ fn record_under<T: Target>(
     semantics: Semantics,
     policy: Policy,
 ) -> Result<Recorded, String> {
-    let recorder = Recorder::new(CrashImage::under(semantics, base.bytes.clone()));
+    let image = CrashImage::under(semantics, base.bytes.clone());
+    let recorder = Recorder::new(image).under(semantics);
     let calls: Mutex<Vec<ThreadCall>> = Mutex::default();
     let taken = {
         let mounted = target.mount(&recorder)?;
@@ -296,6 +299,8 @@ fn record_under<T: Target>(
         let programs = plan.programs.iter().map(|program| move || run(program)).collect();
         let taken = schedule::run(programs, policy, &format!("threads {plan}"));
         Driver::with_handles(&*mounted.fs, handles).close_all();
+        // What an operation has left to the next sync is no store that nobody flushes.
+        mounted.fs.close().map_err(|e| format!("close: {e}"))?;
         account.close(target, &mounted, recorder.inner())?;
         taken
     };
@@ -318,21 +323,24 @@ pub fn explore<T: Target>(
     let recover = |image: &CrashImage| oracle.recover(image);
     let image = CrashImage::of(base.bytes.clone());
     let mut explorer = Explorer::new(&image, &recover, settings.budget, settings.distinct);
-    let mut p = Persistency::over(settings.semantics, base.initial.clone());
+    let mut p = Persistency::over(settings.semantics, base.initial.clone()).lagging();
+    let has_epochs = settings.semantics.has_epochs();
     let mut found = Explored::default();
     let mut at = CrashAt { op: 0, nth: 0 };
     let strength = target.strength();
     let mut legal = Legal {
         base,
         is_ordered: strength.is_ordered(),
-        is_lazy: strength.keeps_order,
+        is_lazy: strength.keeps_order || has_epochs,
+        has_epochs,
         calls: &recorded.calls,
+        threads: BTreeMap::new(),
         spans: BTreeMap::new(),
         states: None,
     };
     let mut stored = false;
     for (i, event) in recorded.trace.events.iter().enumerate() {
-        legal.follow(i, event.action);
+        legal.follow(i, event);
         let returned = matches!(event.action, Action::End { .. });
         if let Action::Begin { op } = event.action {
             at = CrashAt { op, nth: 0 };
@@ -350,13 +358,14 @@ pub fn explore<T: Target>(
         }
         stored = false;
         oracle.next_point();
-        let units = p.units();
-        let point = Point::new(&p, units);
         // An event that makes its store durable at once has been applied.
         let until = if returned || fenced { i } else { i + 1 };
-        let failure = Failure { target, trace: &recorded.trace, until, point: &point, at };
-        failure.explore(&mut explorer, legal.states()?, settings, &mut found);
-        at.nth += 1;
+        for units in p.ways(event.thread) {
+            let point = Point::new(&p, units);
+            let failure = Failure { target, trace: &recorded.trace, until, point: &point, at };
+            failure.explore(&mut explorer, legal.states()?, settings, &mut found);
+            at.nth += 1;
+        }
         if returned || fenced {
             p.apply(&recorded.trace, event);
             image.make_durable(&p.take_durable_words());
@@ -472,7 +481,12 @@ struct Legal<'a> {
     is_ordered: bool,
     /// Whether operations that have returned may be missing, unless there was a sync since.
     is_lazy: bool,
+    /// Whether fences only order the stores of their thread. No sync makes anything durable then,
+    /// and threads that share nothing may be missing operations of any of them (BPFS §3.5).
+    has_epochs: bool,
     calls: &'a [ThreadCall],
+    /// The thread of each operation begun.
+    threads: BTreeMap<usize, u8>,
     /// Indexes of the first and last event of each operation begun.
     spans: BTreeMap<usize, (usize, Option<usize>)>,
     states: Option<States>,
@@ -480,9 +494,12 @@ struct Legal<'a> {
 
 impl Legal<'_> {
     /// Notes the event number `i`. If an operation begins or ends, the legal states change.
-    fn follow(&mut self, i: usize, action: Action) {
-        match action {
-            Action::Begin { op } => drop(self.spans.insert(op as usize, (i, None))),
+    fn follow(&mut self, i: usize, event: &Event) {
+        match event.action {
+            Action::Begin { op } => {
+                self.spans.insert(op as usize, (i, None));
+                self.threads.insert(op as usize, event.thread);
+            }
             Action::End { op } => {
                 self.spans.entry(op as usize).and_modify(|s| s.1 = Some(i));
             }
@@ -508,7 +525,7 @@ impl Legal<'_> {
             let is_sync = matches!(self.calls[*sync].op, Op::Fsync(_) | Op::Sync);
             is_sync && ended.is_some() && end < *start
         };
-        !self.is_lazy || self.spans.iter().any(covers)
+        !self.is_lazy || !self.has_epochs && self.spans.iter().any(covers)
     }
 
     /// Searches all orders of the operations that explain their results.
@@ -526,6 +543,7 @@ impl Legal<'_> {
         let mut search = ScheduleSearch {
             calls,
             spans,
+            threads: self.has_epochs.then_some(&self.threads),
             required,
             handles,
             is_ordered,
@@ -554,6 +572,8 @@ impl Legal<'_> {
 struct ScheduleSearch<'a> {
     calls: &'a [ThreadCall],
     spans: &'a BTreeMap<usize, (usize, Option<usize>)>,
+    /// The thread of each operation, if only operations of one thread have an order.
+    threads: Option<&'a BTreeMap<usize, u8>>,
     /// The operations that must be in.
     required: BTreeSet<usize>,
     handles: Handles,
@@ -605,7 +625,10 @@ impl ScheduleSearch<'_> {
         let mut is_end = true;
         for &call in &left {
             let start = self.spans[&call].0;
-            let too_early = |c: &usize| self.spans[c].1.is_some_and(|end| end < start);
+            let too_early = |c: &usize| {
+                let ordered = self.threads.is_none_or(|of| of[c] == of[&call]);
+                ordered && self.spans[c].1.is_some_and(|end| end < start)
+            };
             if left.iter().any(too_early) {
                 continue;
             }

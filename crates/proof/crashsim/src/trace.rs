@@ -112,7 +112,7 @@ impl Trace {
         self.site_named(&name)
     }
 
-    fn site_named(&mut self, name: &str) -> SiteId {
+    pub(crate) fn site_named(&mut self, name: &str) -> SiteId {
         match self.sites.iter().position(|s| s == name) {
             Some(i) => i as SiteId,
             None => {

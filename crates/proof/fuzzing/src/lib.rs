@@ -12,6 +12,7 @@
 //! | member of a cache's pool | [`needs::needs`] |
 //! | user of a mount | [`cache::control`], [`mounts::names`] |
 //! | maker of a foreign mount | [`mounts::table`] |
+//! | sender of a stream, or a member of the sending pool | [`stream::received`], [`stream::sent`] |
 //! | operator of a bucket | [`store::objects`], [`store::tree`], [`replies::http`] |
 
 #![warn(missing_docs)]
@@ -26,6 +27,7 @@ pub mod nbd;
 pub mod needs;
 pub mod replies;
 pub mod store;
+pub mod stream;
 
 /// A target and the valid inputs that mutations start from.
 pub struct Target {
@@ -38,7 +40,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 14] = [
     Target { name: "nbd_session", run: nbd::session, seeds: nbd::session_seeds },
     Target { name: "nbd_tls", run: nbd::tls, seeds: nbd::tls_seeds },
     Target { name: "atomic_region", run: device::atomic, seeds: device::seeds },
@@ -51,4 +53,6 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "store_objects", run: store::objects, seeds: store::object_seeds },
     Target { name: "store_tree", run: store::tree, seeds: store::tree_seeds },
     Target { name: "store_replies", run: replies::http, seeds: replies::seeds },
+    Target { name: "stream_received", run: stream::received, seeds: stream::received_seeds },
+    Target { name: "stream_sent", run: stream::sent, seeds: stream::sent_seeds },
 ];

@@ -7,6 +7,7 @@ use crate::superblock::Format;
 use crate::tables::Memory;
 use arena::Layout;
 use pmem::PmOff;
+use pool::stream::ReceiveStep;
 use pool::{DurabilityMode, Error, MountOptions, Snapshots};
 use std::ops::{Deref, Range};
 use vfs::{
@@ -208,6 +209,12 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     /// Implements [`pool::Engine::clone_from_snapshot`].
     fn clone_from_snapshot(&self, _name: &str, _from: Ino, _to: Ino) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Does a step of receiving a snapshot. `EBADMSG` if records do not fit the snapshot, or its
+    /// base.
+    fn receive(&self, _step: &ReceiveStep<'_>) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
 

@@ -5,6 +5,7 @@ use crate::files::{Files, MediumOf};
 use crate::mounted::Pool;
 use crate::store::Storage;
 use pmem::{Lock, Region};
+use pool::stream::ReceiveStep;
 use pool::{Error, MountOptions, Snapshots};
 use std::ops::Range;
 use vfs::{Errno, Result};
@@ -32,6 +33,15 @@ impl<F: Files> Pool<F> {
     /// Those of [`pool::Engine::delete_snapshot`].
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
         self.files.op(|_| self.files.delete_snapshot(name))
+    }
+
+    /// Does a step of receiving a snapshot. The caller ensures that no other one receives it.
+    ///
+    /// # Errors
+    /// Those of [`create_snapshot`](Self::create_snapshot); `ENOENT` if the base is missing, or the
+    /// snapshot that a step continues; `EBADMSG` if records do not fit them.
+    pub fn receive(&self, step: &ReceiveStep<'_>) -> Result<()> {
+        self.files.op(|_| self.files.receive(step))
     }
 }
 

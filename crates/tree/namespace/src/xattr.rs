@@ -41,6 +41,11 @@ impl Attributes {
         self.0.get(name).map(Vec::as_slice)
     }
 
+    /// Returns the names and values, in the order of the names.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.0.iter().map(|(name, value)| (&name[..], &value[..]))
+    }
+
     /// Sets an attribute.
     pub fn set(&mut self, name: &[u8], value: Vec<u8>) {
         self.0.insert(name.to_vec(), value);

@@ -13,6 +13,7 @@ mod prealloc;
 mod report;
 mod shared;
 mod snapshots;
+pub mod stream;
 
 pub use arena::{Paused, Place};
 pub use engine::{Alone, Engine, Processes, ReadBuf};

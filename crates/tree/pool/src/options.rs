@@ -29,6 +29,8 @@ pub struct MountOptions {
     /// The snapshot to mount instead of the pool's present state, only if `read_only`. Other
     /// processes may use the pool meanwhile.
     pub snapshot: Option<String>,
+    /// Also mount a snapshot that is being received, to check it.
+    pub is_incomplete: bool,
     /// Workers of the mount scan, including the calling thread; `None`: one for each processor.
     pub threads: Option<usize>,
     /// The clock for the times of changes.
@@ -77,6 +79,7 @@ impl Default for MountOptions {
         Self {
             read_only: false,
             snapshot: None,
+            is_incomplete: false,
             threads: None,
             clock: Timestamp::now,
             seed: None,

@@ -16,6 +16,8 @@ pub struct Snapshot {
     /// Bytes that become free if it is deleted, and no other one. Null unless that was asked for:
     /// to count them takes time that grows with the number of files.
     pub held_bytes: Option<u64>,
+    /// Whether it is being received, and cannot be read yet.
+    pub is_incomplete: bool,
 }
 
 /// The snapshots of a pool, and the space that they take.

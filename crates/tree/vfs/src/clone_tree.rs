@@ -426,34 +426,36 @@ pub fn names_in(fs: &dyn FileSystem, dir: Ino) -> Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Removes a directory with all below it.
+/// Removes a directory with all below it, however deep that is.
 ///
 /// # Errors
 /// Those of [`FileSystem::unlink`] and [`FileSystem::rmdir`].
 pub fn remove_tree(fs: &dyn FileSystem, dir: Ino, name: &[u8]) -> Result<()> {
-    // Directories to remove, each with its place; those below one follow it.
-    let mut pending = vec![(dir, name.to_vec(), fs.lookup(dir, name)?.ino)];
-    let mut empty = || loop {
-        let Some((dir, name, ino)) = pending.last().cloned() else { return Ok(()) };
-        let before = pending.len();
-        for below in names_in(fs, ino)? {
-            match fs.peek(ino, &below)?.kind {
+    let mut open = vec![(dir, name.to_vec(), fs.lookup(dir, name)?.ino)];
+    let removed = remove_all(fs, &mut open);
+    open.iter().for_each(|(_, _, ino)| fs.forget(*ino, 1));
+    removed
+}
+
+/// Removes directories, each with its parent, its name there, and a reference to it. Adds those
+/// that it meets, which are removed before.
+fn remove_all(fs: &dyn FileSystem, open: &mut Vec<(Ino, Vec<u8>, Ino)>) -> Result<()> {
+    while let Some((parent, name, dir)) = open.last().cloned() {
+        let before = open.len();
+        for below in names_in(fs, dir)? {
+            match fs.peek(dir, &below)?.kind {
                 FileKind::Dir => {
-                    let held = fs.lookup(ino, &below)?.ino;
-                    pending.push((ino, below, held));
+                    let found = fs.lookup(dir, &below)?.ino;
+                    open.push((dir, below, found));
                 }
-                _ => fs.unlink(ino, &below)?,
+                _ => fs.unlink(dir, &below)?,
             }
         }
-        if pending.len() == before {
-            fs.rmdir(dir, &name)?;
-            fs.forget(ino, 1);
-            pending.pop();
+        if open.len() == before {
+            fs.rmdir(parent, &name)?;
+            fs.forget(dir, 1);
+            open.pop();
         }
-    };
-    let removed = empty();
-    for (_, _, ino) in pending {
-        fs.forget(ino, 1);
     }
-    removed
+    Ok(())
 }

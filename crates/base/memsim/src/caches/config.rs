@@ -122,10 +122,44 @@ pub struct Timing {
     pub read_ns: u64,
     /// A write of a line to memory.
     pub write_ns: u64,
-    /// Banks of the memory, which work at the same time. Lines are interleaved.
+    /// Banks of each channel, which work at the same time. Lines or rows are interleaved.
     pub banks: u32,
-    /// Writes that the queue of the memory controller holds.
+    /// Writes that the memory controller's queue for each channel holds.
     pub queue: u32,
+    /// The row buffers of each bank. With them, `read_ns` fetches a row from the cells, and
+    /// `write_ns` writes one back.
+    pub rows: Option<RowBuffers>,
+    /// The channels.
+    pub channels: Channels,
+}
+
+/// Buffers of a bank that hold rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RowBuffers {
+    /// Bytes of a row.
+    pub bytes: u64,
+    /// Rows that a bank holds.
+    pub buffers: u32,
+    /// Nanoseconds for an access to a row in a buffer.
+    pub hit_ns: u64,
+}
+
+/// Channels to the memory: each has banks, a bus and a queue of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Channels {
+    /// Their number.
+    pub count: u32,
+    /// Bytes after which the next channel follows.
+    pub interleave_bytes: u64,
+    /// Nanoseconds for which a line occupies the bus.
+    pub bus_ns: u64,
+    /// Nanoseconds that a read takes on its way, in addition, and that occupy nothing.
+    pub fixed_ns: u64,
+}
+
+impl Channels {
+    /// One channel, whose bus takes no time.
+    pub const ONE: Self = Self { count: 1, interleave_bytes: 4096, bus_ns: 0, fixed_ns: 0 };
 }
 
 /// The hardware that a trace is replayed on.
@@ -162,7 +196,16 @@ impl Default for HardwareConfig {
             l2: CacheSize { bytes: 4 << 20, ways: 16 },
             epochs: 8,
             is_queue_durable: false,
-            timing: Timing { l1_ns: 1, l2_ns: 7, read_ns: 55, write_ns: 150, banks: 8, queue: 32 },
+            timing: Timing {
+                l1_ns: 1,
+                l2_ns: 7,
+                read_ns: 55,
+                write_ns: 150,
+                banks: 8,
+                queue: 32,
+                rows: None,
+                channels: Channels::ONE,
+            },
             volatile_from: u64::MAX,
         }
     }
@@ -183,8 +226,16 @@ impl HardwareConfig {
         limit("epochs in flight", self.epochs, 64)?;
         limit("banks", self.timing.banks, 1 << 16)?;
         limit("entries of the queue", self.timing.queue, 1 << 16)?;
-        let Timing { l1_ns, l2_ns, read_ns, write_ns, .. } = self.timing;
-        if [l1_ns, l2_ns, read_ns, write_ns].iter().any(|ns| *ns > NS_MAX) {
+        let Timing { l1_ns, l2_ns, read_ns, write_ns, rows, channels, .. } = self.timing;
+        limit("channels", channels.count, 64)?;
+        limit("row buffers of a bank", rows.map_or(1, |rows| rows.buffers), 1 << 10)?;
+        let is_lines = |bytes: u64| bytes > 0 && bytes.is_multiple_of(LINE);
+        if !is_lines(channels.interleave_bytes) || !rows.is_none_or(|rows| is_lines(rows.bytes)) {
+            return Err(BadConfig("rows and pieces of channels: whole lines".to_owned()));
+        }
+        let hit_ns = rows.map_or(0, |rows| rows.hit_ns);
+        let times = [l1_ns, l2_ns, read_ns, write_ns, hit_ns, channels.bus_ns, channels.fixed_ns];
+        if times.iter().any(|ns| *ns > NS_MAX) {
             return Err(BadConfig(format!("a time of an access: at most {NS_MAX} ns")));
         }
         if self.l1.bytes * cores > self.l2.bytes {

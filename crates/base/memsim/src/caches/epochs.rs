@@ -14,8 +14,6 @@ pub(super) struct EpochEntry {
     taken: u64,
     /// Lines that point to it.
     pub(super) lines: u64,
-    /// The end of its writes so far.
-    pub(super) ends: u64,
 }
 
 /// The table.
@@ -48,14 +46,23 @@ impl EpochTable {
         self.entries[slot].as_mut().expect("lines point to entries in use")
     }
 
-    /// Takes an entry that is free now. `None` if all are in flight (epochs-E2).
-    pub(super) fn take(&mut self, id: EpochId, now: u64) -> Option<usize> {
-        let is_free =
-            |entry: &Option<EpochEntry>| entry.is_none_or(|e| e.lines == 0 && e.ends <= now);
-        let slot = self.entries.iter().position(is_free)?;
+    /// Takes a free entry. `None` if all are in flight (epochs-E2). `is_durable` tells whether all
+    /// writes of an epoch have ended.
+    pub(super) fn take(
+        &mut self,
+        id: EpochId,
+        mut is_durable: impl FnMut(EpochId) -> bool,
+    ) -> Option<usize> {
+        let (mut free, mut in_flight) = (None, 0);
+        for (slot, entry) in self.entries.iter().enumerate() {
+            match entry.is_none_or(|e| e.lines == 0 && is_durable(e.id)) {
+                true => free = free.or(Some(slot)),
+                false => in_flight += 1,
+            }
+        }
+        let slot = free?;
         self.taken += 1;
-        self.entries[slot] = Some(EpochEntry { id, taken: self.taken, lines: 0, ends: 0 });
-        let in_flight = self.entries.iter().filter(|entry| !is_free(entry)).count() as u64;
+        self.entries[slot] = Some(EpochEntry { id, taken: self.taken, lines: 0 });
         // The new one counts from its first store on.
         self.in_flight_max = self.in_flight_max.max(in_flight + 1);
         Some(slot)

@@ -1,126 +1,138 @@
-//! Named memories: times of a line and the lines that are moved at the same time, each with its
-//! source. Row buffers are not modelled: a read or write takes the time of one that misses them.
+//! Named memories ([`pmem::memories`]) as hardware of the models.
 
-use super::config::Timing;
-use serde::Serialize;
-use std::str::FromStr;
+use super::config::{Channels, RowBuffers, Timing};
+pub use pmem::memories::{MEMORIES, NamedMemory};
 
-/// A memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct NamedMemory {
-    /// Its name.
-    pub name: &'static str,
-    /// Nanoseconds for a read of a line.
-    pub read_ns: u64,
-    /// Nanoseconds for a write of a line.
-    pub write_ns: u64,
-    /// Banks: lines that are moved at the same time.
-    pub banks: u32,
-    /// The sources of the three numbers.
-    pub source: &'static str,
-}
-
-/// All memories. The first is the default.
-pub const MEMORIES: [NamedMemory; 6] = [
-    NamedMemory {
-        name: "pcm",
-        read_ns: 55,
-        write_ns: 150,
-        banks: 8,
-        source: "Lee et al., ISCA 2009: 22 and 60 cycles of 2.5 ns (tRCD, tRP), 8 banks; \
-                 150 ns also BPFS §4.3",
-    },
-    NamedMemory {
-        name: "stt-mram",
-        read_ns: 10,
-        write_ns: 10,
-        banks: 8,
-        source: "PMAL Table I; banks as pcm",
-    },
-    NamedMemory {
-        name: "nvdimm-n",
-        read_ns: 10,
-        write_ns: 10,
-        banks: 8,
-        source: "DRAM with a flash copy: DRAM of PMAL Table I; banks as pcm",
-    },
-    NamedMemory {
-        name: "cxl-near",
-        read_ns: 140,
-        write_ns: 140,
-        banks: 64,
-        source: "Melody (ASPLOS 2025): the least latency of its devices; 64 lines at a time give \
-                 29 GB/s, an assumption",
-    },
-    NamedMemory {
-        name: "cxl-far",
-        read_ns: 410,
-        write_ns: 410,
-        banks: 64,
-        source: "Melody: the greatest latency of its devices; 64 lines at a time, an assumption",
-    },
-    NamedMemory {
-        name: "optane",
-        read_ns: 305,
-        write_ns: 865,
-        banks: 188,
-        source: "Izraelevitz et al., 2019: 305 ns for a random read; banks and write time so that \
-                 six DIMMs read 39.4 and write 13.9 GB/s. The unit of 256 bytes is not modelled",
-    },
-];
-
-impl NamedMemory {
-    /// Returns these times with the caches of `timing`. The controller's queue has room for at
-    /// least a write for each bank.
-    pub fn timing(&self, timing: Timing) -> Timing {
-        let Self { read_ns, write_ns, banks, .. } = *self;
-        Timing { read_ns, write_ns, banks, queue: timing.queue.max(banks), ..timing }
-    }
-
-    /// Returns the bytes per second of all banks together, in 10^9: reading, and writing.
-    pub fn gb_per_s(&self) -> (f64, f64) {
-        let rate = |ns: u64| f64::from(self.banks) * crate::LINE as f64 / ns as f64;
-        (rate(self.read_ns), rate(self.write_ns))
-    }
-}
-
-impl FromStr for NamedMemory {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let found = MEMORIES.into_iter().find(|memory| memory.name == name);
-        let names = MEMORIES.map(|memory| memory.name).join(", ");
-        found.ok_or_else(|| format!("`{name}` is no memory: there are {names}"))
+/// Returns the times of a memory, with the caches of `timing`. The controller's queues have room
+/// for at least a write for each bank.
+pub fn timing(memory: &NamedMemory, timing: Timing) -> Timing {
+    let NamedMemory { read_ns, write_ns, banks, rows, channels, .. } = *memory;
+    Timing {
+        read_ns,
+        write_ns,
+        banks,
+        queue: timing.queue.max(banks),
+        rows: rows.map(|rows| RowBuffers {
+            bytes: rows.bytes,
+            buffers: rows.buffers,
+            hit_ns: rows.hit_ns,
+        }),
+        channels: Channels {
+            count: channels.count,
+            interleave_bytes: channels.interleave_bytes,
+            bus_ns: channels.bus_ns,
+            fixed_ns: channels.fixed_ns,
+        },
+        ..timing
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LINE;
     use crate::caches::HardwareConfig;
-    use crate::caches::controller::Controller;
+    use crate::caches::controller::{Controller, LineWrite};
+    use rng::Rng;
+    use std::cmp::Reverse;
+    use std::collections::BinaryHeap;
 
     #[test]
     fn the_default_hardware_has_the_first() {
-        let timing = HardwareConfig::default().timing;
-        assert_eq!(MEMORIES[0].timing(timing), timing);
-    }
-
-    /// The published rates of six DIMMs, within 10 %, when the queue is never empty.
-    #[test]
-    fn optane_writes_at_the_published_rate() {
-        let optane: NamedMemory = "optane".parse().unwrap();
-        let mut controller = Controller::new(optane.timing(HardwareConfig::default().timing), 1);
-        let lines = 100_000;
-        let last = (0..lines).map(|line| controller.write(0, line, None).completed).max().unwrap();
-        let rate = (lines * crate::LINE) as f64 / last as f64;
-        assert!((rate / 13.9 - 1.0).abs() < 0.1, "{rate}");
-        assert!((optane.gb_per_s().0 / 39.4 - 1.0).abs() < 0.1);
+        let default = HardwareConfig::default().timing;
+        assert_eq!(timing(&MEMORIES[0], default), default);
     }
 
     #[test]
-    fn names_are_known() {
-        assert!(MEMORIES.iter().all(|memory| memory.name.parse() == Ok(*memory)));
-        assert!("core".parse::<NamedMemory>().unwrap_err().contains("stt-mram"));
+    fn all_are_hardware() {
+        for memory in MEMORIES {
+            let timing = timing(&memory, HardwareConfig::default().timing);
+            assert_eq!(HardwareConfig { timing, ..HardwareConfig::default() }.check(), Ok(()));
+        }
+    }
+
+    fn optane() -> Controller {
+        let optane: NamedMemory = "optane".parse().expect("a memory");
+        Controller::new(timing(&optane, HardwareConfig::default().timing), 1, true)
+    }
+
+    /// Threads that read or write at the same time, one for each channel.
+    const THREADS: u64 = 6;
+    const LINES: u64 = 200_000;
+
+    /// Returns the line of a thread that has gone through `i` lines of its part. All channels are
+    /// used at any time.
+    fn sequential(thread: u64, i: u64) -> u64 {
+        const PART: u64 = 6 << 20;
+        thread * (PART + 64) + i
+    }
+
+    fn within(value: f64, published: f64) -> bool {
+        let is_near = (value / published - 1.0).abs() < 0.1;
+        println!("{value:.2}, published {published}");
+        is_near
+    }
+
+    /// Returns 10^9 bytes per second of threads. Each has `depth` accesses at a time. An access
+    /// gets the time, the thread and the number of those before it, and returns its end.
+    fn rate(depth: u64, mut access: impl FnMut(u64, u64, u64) -> u64) -> f64 {
+        let requests = (0..THREADS * depth).map(|i| Reverse((0, i)));
+        let mut ready: BinaryHeap<_> = requests.collect();
+        let (mut done, mut last) = ([0; THREADS as usize], 0);
+        for _ in 0..LINES {
+            let Reverse((now, request)) = ready.pop().expect("no request is lost");
+            let thread = request % THREADS;
+            let end = access(now, thread, done[thread as usize]);
+            done[thread as usize] += 1;
+            last = last.max(end);
+            ready.push(Reverse((end, request)));
+        }
+        (LINES * LINE) as f64 / last as f64
+    }
+
+    /// Processors fetch 64 lines ahead, in all: less does not use the memory.
+    fn read_rate() -> f64 {
+        let mut controller = optane();
+        rate(64, |now, thread, i| controller.read(now, sequential(thread, i)))
+    }
+
+    fn write_rate(line: impl Fn(&mut Rng, u64, u64) -> u64) -> f64 {
+        let (mut controller, mut rng) = (optane(), Rng::new(1));
+        rate(1, |now, thread, i| {
+            let line = line(&mut rng, thread, i);
+            controller.write(now, LineWrite { line, ..LineWrite::default() }).at
+        })
+    }
+
+    /// Izraelevitz et al., 2019; Yang et al., FAST 2020, Figure 2: within 10 %.
+    #[test]
+    fn optane_reads_at_the_published_times() {
+        let mut controller = optane();
+        let mut now = 0;
+        let mut average = |lines: &[u64]| {
+            let begin = now;
+            lines.iter().for_each(|line| now = controller.read(now, *line));
+            (now - begin) as f64 / lines.len() as f64
+        };
+        let mut rng = Rng::new(1);
+        let random: Vec<u64> = (0..10_000).map(|_| rng.below(1 << 30)).collect();
+        assert!(within(average(&random), 305.0), "random");
+        let next: Vec<u64> = (0..10_000).map(|i| (1 << 31) + i).collect();
+        assert!(within(average(&next), 169.0), "sequential");
+    }
+
+    #[test]
+    fn optane_moves_the_published_bytes() {
+        let rates = (read_rate(), write_rate(|_, thread, i| sequential(thread, i)));
+        assert!(within(rates.0, 39.4) & within(rates.1, 13.9));
+    }
+
+    /// Yang et al., FAST 2020, §4.1: of 256 bytes that are written, random stores use 64.
+    #[test]
+    fn random_stores_to_optane_have_a_quarter_of_the_rate() {
+        let random = write_rate(|rng, _, _| rng.below(1 << 30));
+        let whole = write_rate(|_, thread, i| sequential(thread, i));
+        println!("{random:.2} of {whole:.2} GB/s");
+        assert!(within(random / whole, 0.25));
     }
 }

@@ -9,9 +9,11 @@
 //! - [`config`]: sizes, times and modes; [`cost`]: the additional hardware for epochs (§4.4.1);
 //! - [`memories`]: named memories and the sources of their numbers;
 //! - `sets`: arrays of lines; `epochs`: the table of epochs in flight;
-//! - [`controller`]: the queue of writes, and the banks of the memory;
+//! - [`controller`]: the queues, and which request a bank serves next; [`banks`]: channels, banks
+//!   and row buffers;
 //! - [`simulator`]: replays a trace; [`report`]: its counts.
 
+pub mod banks;
 pub mod config;
 pub mod controller;
 pub mod cost;
@@ -21,6 +23,8 @@ pub mod report;
 mod sets;
 pub mod simulator;
 
-pub use config::{BadConfig, CacheSize, HardwareConfig, OrderingMode, Timing};
+pub use config::{
+    BadConfig, CacheSize, Channels, HardwareConfig, OrderingMode, RowBuffers, Timing,
+};
 pub use report::{Counts, HardwareReport};
 pub use simulator::{Simulator, WriteBack, WriteSink};

@@ -1,5 +1,6 @@
 //! The counts of a replay.
 
+use super::banks::RowCounts;
 use super::config::HardwareConfig;
 use serde::Serialize;
 
@@ -54,6 +55,8 @@ pub struct Counts {
     pub queue_wait_ns: u64,
     /// Nanoseconds that writes waited in the queue for earlier epochs.
     pub order_wait_ns: u64,
+    /// Row buffers of the memory.
+    pub rows: RowCounts,
 }
 
 /// The result of a replay.

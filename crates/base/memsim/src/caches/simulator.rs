@@ -22,7 +22,7 @@
 //!   its order across cores needs it.
 
 use super::config::{BadConfig, HardwareConfig, OrderingMode};
-use super::controller::{Controller, EpochId, Written};
+use super::controller::{Accepted, Controller, EpochId, LineWrite, WriteEnd};
 use super::epochs::EpochTable;
 use super::report::{Counts, HardwareReport};
 use super::sets::Sets;
@@ -44,8 +44,8 @@ pub struct WriteBack {
     pub words: u8,
     /// The epoch of its stores, if the hardware has epochs.
     pub epoch: Option<EpochId>,
-    /// Its times.
-    pub written: Written,
+    /// Its number, and the time at which it entered the controller's queue.
+    pub accepted: Accepted,
 }
 
 /// Gets all writes to memory, in the order in which they enter the controller's queue; and
@@ -56,6 +56,9 @@ pub trait WriteSink {
 
     /// A line is read, and was asked for at `at_ns`.
     fn read(&mut self, _line: u64, _at_ns: u64) {}
+
+    /// A write has got its times. The controller may decide that long after it was queued.
+    fn ended(&mut self, _end: WriteEnd) {}
 }
 
 /// Ignores the writes.
@@ -108,8 +111,6 @@ struct CoreState {
     /// Its time, in nanoseconds.
     now: u64,
     compute_ns: u64,
-    /// The time at which everything is durable that its next fence waits for.
-    pending: u64,
     /// Barriers so far: the number of its epoch.
     epoch: u64,
     has_started: bool,
@@ -151,7 +152,7 @@ impl<S: WriteSink> Simulator<S> {
             lists: vec![empty; config.epochs as usize + 1],
             filled: Vec::new(),
             epochs: EpochTable::new(config.epochs),
-            controller: Controller::new(config.timing, config.cores),
+            controller: Controller::new(config.timing, config.cores, config.is_queue_durable),
             dirty: 0,
             latest: 0,
             counts: Counts::default(),
@@ -220,7 +221,6 @@ impl<S: WriteSink> Simulator<S> {
         let mut counts = self.counts;
         counts.queue_max = self.controller.queue_max;
         counts.queue_wait_ns = self.controller.queue_wait_ns;
-        counts.order_wait_ns = self.controller.order_wait_ns;
         counts.epochs_in_flight_max = self.epochs.in_flight_max;
         let dirty_at_end = self.dirty;
         let time_ns = self.cores.iter().map(|core| core.now).max().unwrap_or(0);
@@ -232,12 +232,16 @@ impl<S: WriteSink> Simulator<S> {
             self.write_back(0, self.lists[self.unordered()].head as usize);
         }
         debug_assert_eq!(self.dirty, 0);
+        let idle_from = self.controller.finish();
+        self.pass_ends();
+        counts.order_wait_ns = self.controller.order_wait_ns;
+        counts.rows = self.controller.row_counts();
         let report = HardwareReport {
             config: self.config,
             counts,
             dirty_at_end,
             time_ns,
-            durable_ns: self.controller.idle_from().max(time_ns),
+            durable_ns: idle_from.max(time_ns),
             compute_ns: self.cores.iter().map(|core| core.compute_ns).max().unwrap_or(0),
         };
         (report, self.sink)
@@ -353,15 +357,35 @@ impl<S: WriteSink> Simulator<S> {
     /// Takes an entry of the table for an epoch, after waiting for one (simulator-R1).
     fn take_entry(&mut self, core: usize, id: EpochId) -> usize {
         self.counts.epochs += 1;
-        if let Some(slot) = self.epochs.take(id, self.cores[core].now) {
+        if let Some(slot) = self.take_free_entry(core, id) {
             return slot;
         }
         self.counts.epoch_table_full += 1;
         let oldest = self.epochs.oldest().expect("the table has entries");
-        let oldest_id = self.epochs.entry(oldest).id;
-        self.write_epochs(core, oldest_id);
-        self.wait(core, self.epochs.entry(oldest).ends);
-        self.epochs.take(id, self.cores[core].now).expect("the oldest epoch is durable now")
+        let oldest = self.epochs.entry(oldest).id;
+        self.write_epochs(core, oldest);
+        self.wait_for_epoch(core, oldest);
+        self.take_free_entry(core, id).expect("the oldest epoch is durable now")
+    }
+
+    fn take_free_entry(&mut self, core: usize, id: EpochId) -> Option<usize> {
+        let (now, controller) = (self.cores[core].now, &mut self.controller);
+        let slot = self.epochs.take(id, |id| controller.is_epoch_durable(id, now));
+        self.pass_ends();
+        slot
+    }
+
+    /// Waits until an epoch, with all of its lines written, is durable.
+    fn wait_for_epoch(&mut self, core: usize, id: EpochId) {
+        let end = self.controller.epoch_end(id);
+        self.pass_ends();
+        self.wait(core, end);
+    }
+
+    /// Gives the times of writes to the sink.
+    #[inline]
+    fn pass_ends(&mut self) {
+        self.controller.take_ends().for_each(|end| self.sink.ended(end));
     }
 
     /// Writes the epoch of a line that belongs to another core, and waits for it (simulator-R3).
@@ -375,11 +399,11 @@ impl<S: WriteSink> Simulator<S> {
             self.wait_for_queued(core, line);
             return;
         }
-        let entry = *self.epochs.entry(list);
-        if entry.id.context as usize != core {
+        let id = self.epochs.entry(list).id;
+        if id.context as usize != core {
             self.counts.cross_core_conflicts += 1;
-            self.write_epochs(core, entry.id);
-            self.wait(core, self.epochs.entry(list).ends);
+            self.write_epochs(core, id);
+            self.wait_for_epoch(core, id);
         }
     }
 
@@ -388,6 +412,7 @@ impl<S: WriteSink> Simulator<S> {
         if self.config.mode == OrderingMode::Epoch
             && let Some(end) = self.controller.queued_by_others(line, core as u32)
         {
+            self.pass_ends();
             self.wait(core, end);
         }
     }
@@ -444,14 +469,12 @@ impl<S: WriteSink> Simulator<S> {
         match self.config.mode {
             OrderingMode::Epoch => self.cores[core].epoch += 1,
             OrderingMode::Eadr => {}
-            OrderingMode::Clwb | OrderingMode::WriteThrough => {
-                self.wait(core, self.cores[core].pending);
-            }
+            OrderingMode::Clwb | OrderingMode::WriteThrough => self.wait_for_writes(core),
             OrderingMode::FlushAll => {
                 while self.lists[self.unordered()].head != NONE {
                     self.write_back(core, self.lists[self.unordered()].head as usize);
                 }
-                self.wait(core, self.cores[core].pending);
+                self.wait_for_writes(core);
                 for place in std::mem::take(&mut self.filled) {
                     if let Some(line) = self.l2.line(place as usize) {
                         self.remove(place as usize, line);
@@ -461,11 +484,19 @@ impl<S: WriteSink> Simulator<S> {
         }
     }
 
+    /// Waits for the core's writes, as at a fence.
+    fn wait_for_writes(&mut self, core: usize) {
+        let end = self.controller.fence(core as u32);
+        self.pass_ends();
+        self.wait(core, end);
+    }
+
     /// Reads a line from memory.
     fn fetch(&mut self, core: usize, line: u64) {
         self.counts.memory_reads += 1;
         self.sink.read(line, self.cores[core].now);
         self.cores[core].now = self.controller.read(self.cores[core].now, line);
+        self.pass_ends();
     }
 
     /// Gives a line a place in the L2 cache. The line there is evicted (simulator-R4) from all
@@ -578,14 +609,12 @@ impl<S: WriteSink> Simulator<S> {
             return;
         }
         let id = self.epochs.entry(list).id;
-        let ends = self.write_to_memory(core, line, words, Some(id), false);
-        let entry = self.epochs.entry_mut(list);
-        entry.lines -= 1;
-        entry.ends = entry.ends.max(ends);
+        self.write_to_memory(core, line, words, Some(id), false);
+        self.epochs.entry_mut(list).lines -= 1;
     }
 
-    /// Queues a write, and waits for room. Returns the time at which the data is durable. The next
-    /// fence of the core waits for that, if `is_fenced`.
+    /// Queues a write, and waits for room. The next fence of the core waits until the data is
+    /// durable, if `is_fenced`.
     fn write_to_memory(
         &mut self,
         core: usize,
@@ -593,19 +622,15 @@ impl<S: WriteSink> Simulator<S> {
         words: u8,
         epoch: Option<EpochId>,
         is_fenced: bool,
-    ) -> u64 {
-        let written = self.controller.write(self.cores[core].now, line, epoch);
-        self.sink.write(WriteBack { line, words, epoch, written });
+    ) {
+        let fenced_by = is_fenced.then_some(core as u32);
+        let write = LineWrite { line, epoch, fenced_by };
+        let accepted = self.controller.write(self.cores[core].now, write);
+        self.sink.write(WriteBack { line, words, epoch, accepted });
+        self.pass_ends();
         self.counts.memory_writes += 1;
         self.counts.words_written += u64::from(words.count_ones());
-        let state = &mut self.cores[core];
-        state.now = written.accepted;
-        let durable =
-            if self.config.is_queue_durable { written.accepted } else { written.completed };
-        if is_fenced {
-            state.pending = state.pending.max(durable);
-        }
-        durable
+        self.cores[core].now = accepted.at;
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the models.
 
 mod caches;
+mod controller;
 mod foreign;
 mod order;
 mod recorded;

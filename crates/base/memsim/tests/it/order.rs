@@ -2,23 +2,50 @@
 //! persistent memory, all writes of all previous epochs have been committed. The check knows
 //! nothing of caches. It sees each store, and each write with its times.
 
-use memsim::caches::{CacheSize, HardwareConfig, OrderingMode, Simulator, Timing, WriteBack};
+use memsim::caches::controller::WriteEnd;
+use memsim::caches::{
+    CacheSize, Channels, HardwareConfig, OrderingMode, RowBuffers, Simulator, Timing, WriteBack,
+    WriteSink,
+};
 use memsim::trace::{Action, MemoryEvent, StoreWay};
 use proptest::prelude::*;
-
-const WRITE_NS: u64 = 100;
+use std::collections::BTreeMap;
 
 /// Caches so small that lines are evicted all the time.
-fn config(cores: u32, epochs: u32, queue: u32, is_queue_durable: bool) -> HardwareConfig {
+fn config(cores: u32, epochs: u32, queue: u32, rows: Option<RowBuffers>) -> HardwareConfig {
     HardwareConfig {
         mode: OrderingMode::Epoch,
         cores,
         l1: CacheSize { bytes: 2 * 64, ways: 2 },
         l2: CacheSize { bytes: 8 * 64, ways: 4 },
         epochs,
-        is_queue_durable,
-        timing: Timing { l1_ns: 1, l2_ns: 5, read_ns: 30, write_ns: WRITE_NS, banks: 3, queue },
+        timing: Timing {
+            l1_ns: 1,
+            l2_ns: 5,
+            read_ns: 30,
+            write_ns: 100,
+            banks: 3,
+            queue,
+            rows,
+            channels: Channels::ONE,
+        },
         ..HardwareConfig::default()
+    }
+}
+
+/// Keeps writes, and their times by number.
+#[derive(Debug, Default)]
+struct Writes {
+    writes: Vec<WriteBack>,
+    ends: BTreeMap<u64, WriteEnd>,
+}
+
+impl WriteSink for Writes {
+    fn write(&mut self, write: WriteBack) {
+        self.writes.push(write);
+    }
+    fn ended(&mut self, end: WriteEnd) {
+        self.ends.insert(end.number, end);
     }
 }
 
@@ -81,10 +108,11 @@ struct Oracle {
 
 impl Oracle {
     /// Checks the writes that a step caused, which come before its own access.
-    fn written(&mut self, writes: &[WriteBack]) {
+    fn written(&mut self, writes: &[WriteBack], ends: &BTreeMap<u64, WriteEnd>) {
         for write in writes {
             let id = write.epoch.unwrap();
-            let begins = write.written.completed - WRITE_NS;
+            let WriteEnd { begun, ended, .. } = ends[&write.accepted.number];
+            assert!(begun >= write.accepted.at);
             let covered: Vec<usize> = (0..self.stored.len())
                 .filter(|i| self.stored[*i].line == write.line && self.stored[*i].durable.is_none())
                 .collect();
@@ -93,10 +121,10 @@ impl Oracle {
                 let store = self.stored[i];
                 assert_eq!((store.core, store.epoch), (id.context, id.number), "{write:?}");
                 for before in self.stored.iter().filter(|before| self.precedes(before, &store)) {
-                    let is_durable = before.durable.is_some_and(|end| end <= begins);
+                    let is_durable = before.durable.is_some_and(|end| end <= begun);
                     assert!(is_durable, "{write:?} of {store:?} before {before:?}");
                 }
-                self.stored[i].durable = Some(write.written.completed);
+                self.stored[i].durable = Some(ended);
             }
         }
     }
@@ -134,18 +162,26 @@ proptest! {
     #[test]
     fn epochs_are_written_in_order(
         steps in steps(), cores in 1u32..=3, epochs in 1u32..6, queue in 1u32..20,
+        rows in prop::option::of(1u32..3),
     ) {
-        let mut oracle = Oracle::default();
-        let mut simulator = Simulator::new(config(cores, epochs, queue, false), Vec::new()).unwrap();
-        let mut seen = 0;
-        for (at, step) in steps.iter().enumerate() {
+        let rows = rows.map(|buffers| RowBuffers { bytes: 128, buffers, hit_ns: 10 });
+        let config = config(cores, epochs, queue, rows);
+        let mut simulator = Simulator::new(config, Writes::default()).unwrap();
+        let mut seen = Vec::new();
+        for step in &steps {
             simulator.step(&event(*step));
-            oracle.written(&simulator.sink()[seen..]);
-            seen = simulator.sink().len();
+            seen.push(simulator.sink().writes.len());
+        }
+        let (report, Writes { writes, ends }) = simulator.finish();
+        prop_assert_eq!(ends.len(), writes.len());
+        let mut oracle = Oracle::default();
+        let mut from = 0;
+        for (at, (step, until)) in steps.iter().zip(seen).enumerate() {
+            oracle.written(&writes[from..until], &ends);
+            from = until;
             oracle.step(at, u32::from(step.0) % cores, step.2);
         }
-        let (report, writes) = simulator.finish();
-        oracle.written(&writes[seen..]);
+        oracle.written(&writes[from..], &ends);
         let left = oracle.stored.iter().find(|stored| stored.durable.is_none());
         prop_assert!(left.is_none(), "{left:?} was never written");
         prop_assert!(report.counts.epochs_in_flight_max <= u64::from(epochs));

@@ -26,6 +26,10 @@ const BY_LONG_HANDLE: u8 = 3;
 /// inode.
 const FUSE_MAGIC: u64 = 0x6573_5546;
 
+/// The type of overlays. An inode that is copied to the upper layer gets another handle and another
+/// birth time.
+const OVERLAY_MAGIC: u64 = 0x794c_7630;
+
 /// Returns the kernel's attributes of an inode.
 pub fn stat(fd: BorrowedFd<'_>) -> Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
@@ -77,6 +81,8 @@ pub struct Identities {
     pub root_dev: u64,
     /// Whether the root's file system has lasting handles.
     has_handles: bool,
+    /// Whether the root lies on an overlay (dirfs-B8).
+    is_overlay: bool,
     /// The longest handle in an identity, in bytes.
     handle_max: usize,
     long: LongHandles,
@@ -86,10 +92,12 @@ impl Identities {
     /// Finds the way for the file system of `root`, whose device is `root_dev`. Identities contain
     /// handles of up to `handle_max` bytes.
     pub fn new(root: &OwnedFd, root_dev: u64, handle_max: usize) -> Result<Self> {
-        let is_fuse = rustix::fs::fstatfs(root)?.f_type as u64 == FUSE_MAGIC;
-        let has_handles = !is_fuse && Handle::of(root.as_fd(), c"").is_ok();
-        let handle_max = handle_max.min(HANDLE_MAX);
-        Ok(Self { root_dev, has_handles, handle_max, long: LongHandles::default() })
+        let magic = rustix::fs::fstatfs(root)?.f_type as u64;
+        let is_overlay = magic == OVERLAY_MAGIC;
+        let has_handles =
+            magic != FUSE_MAGIC && !is_overlay && Handle::of(root.as_fd(), c"").is_ok();
+        let (handle_max, long) = (handle_max.min(HANDLE_MAX), LongHandles::default());
+        Ok(Self { root_dev, has_handles, is_overlay, handle_max, long })
     }
 
     /// Returns the [`key`] of the inode with a handle of this kind and these bytes.
@@ -112,10 +120,15 @@ impl Identities {
         Ok(self.key_of_handle(kind, &bytes))
     }
 
-    /// Returns the inode of a descriptor that has these attributes.
+    /// Returns the inode of a descriptor that has these attributes. `EXDEV` if it has no lasting
+    /// identity (dirfs-B8).
     pub fn found(&self, fd: Arc<OwnedFd>, stat: &Statx) -> Result<FoundNode> {
         let key = key_of(stat);
-        let btime = time(stat.stx_btime).0.to_le_bytes();
+        if self.is_overlay && key.0 != self.root_dev {
+            return Err(Errno::XDEV);
+        }
+        let btime = if self.is_overlay { 0 } else { time(stat.stx_btime).0 };
+        let btime = btime.to_le_bytes();
         let (mut identity, mut long_handle) = (Vec::new(), None);
         if self.has_handles && key.0 == self.root_dev {
             let handle = Handle::of(fd.as_fd(), c"")?;

@@ -14,6 +14,7 @@ mod pinned;
 mod reload;
 mod shared;
 mod snapshots;
+mod streams;
 mod suite;
 mod uses;
 mod waits;

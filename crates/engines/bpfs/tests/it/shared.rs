@@ -391,3 +391,46 @@ fn a_damaged_word_of_sharing_is_refused() {
     let refused = bpfs::info(&region).unwrap_err().to_string();
     assert!(refused.contains("damaged"), "{refused}");
 }
+
+/// A pool whose files shared blocks is as one whose files never did, after two unmounts: the first
+/// mount that finds no shared block records that when it ends.
+#[test]
+fn a_pool_forgets_that_it_has_shared() {
+    let word = |region: &Region| region.load_u64(96);
+    let close = |fs: Bpfs<Region>| {
+        fs.close().unwrap();
+        fs.into_medium()
+    };
+    let fs = mounted();
+    let (a, b) = (create(&fs, "a"), create(&fs, "b"));
+    fs.write(a, 0, &[1; 70_000]).unwrap();
+    fs.clone_range((a, 0), (b, 0), 0).unwrap();
+    let region = close(mount(close(fs)));
+    assert_ne!(word(&region), 0, "blocks are shared");
+    let fs = mount(region);
+    fs.unlink(ROOT, b"b").unwrap();
+    let region = close(fs);
+    assert_ne!(word(&region), 0, "a mount has found shared blocks");
+    let fs = mount(region);
+    let (a, b) = (fs.lookup(ROOT, b"a").unwrap().ino, create(&fs, "b"));
+    fs.clone_range((a, 0), (b, 0), 0).unwrap();
+    let region = close(fs);
+    assert_ne!(word(&region), 0, "blocks are shared again");
+    let fs = mount(region);
+    fs.unlink(ROOT, b"b").unwrap();
+    let region = close(mount(close(fs)));
+    assert_eq!(word(&region), 0);
+    assert!(bpfs::info(&region).is_ok());
+    let fs = mount(region);
+    let b = create(&fs, "b");
+    fs.clone_range((fs.lookup(ROOT, b"a").unwrap().ino, 0), (b, 0), 0).unwrap();
+    let region = close(fs);
+    assert_ne!(word(&region), 0);
+    // A pool that has had snapshots keeps both words.
+    let fs = mount(region);
+    fs.create_snapshot("s").unwrap();
+    fs.delete_snapshot("s").unwrap();
+    fs.unlink(ROOT, b"b").unwrap();
+    let region = close(mount(close(fs)));
+    assert_ne!(word(&region), 0);
+}

@@ -7,19 +7,19 @@ use rng::Rng;
 use suite::flushed;
 use vfs::script::{Driver, parse};
 use vfs::tree::{Tree, tree};
-use vfs::{Caller, Errno, FileSystem, NewKind, NewNode, ROOT};
+use vfs::{Caller, Errno, FileSystem, NewKind, NewNode, ROOT, Timestamp};
 
-const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
+pub const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
 const BYTES: u64 = 64 << 20;
 
 /// A tree with all kinds of inodes, links, attributes, holes and a tree of height 2.
-const SOME: &str = "mkdir /d; mkdir /d/e; create /a; write /a 0 5000; create /d/b; write /d/b 0 100; \
+pub const SOME: &str = "mkdir /d; mkdir /d/e; create /a; write /a 0 5000; create /d/b; write /d/b 0 100; \
     create /t; write /t 0 5000; write /t 3000000 9000; create /s; clone /a 0 /s 0 0; link /a /d/a; \
     symlink /l 50; mkfifo /p; setxattr /a user.x 10; setxattr /d user.y 9000; create /empty; \
     create /h; truncate /h 9000000";
 
 /// Changes to each part of it.
-const CHANGES: &str = "write /a 0 8; write /a 100 200; append /a 5000; truncate /t 3000100; \
+pub const CHANGES: &str = "write /a 0 8; write /a 100 200; append /a 5000; truncate /t 3000100; \
     chmod /d 700; rename /d/b /d/e/b; unlink /d/a; unlink /l; setxattr /a user.x 30; \
     setxattr /d user.z 10; punch /s 0 4096; write /h 5000 100; create /n; write /n 0 70000; \
     unlink /empty; unlink /p; append /d/e/b 10; write /s 4096 64";
@@ -30,7 +30,7 @@ fn pool() -> Bpfs<Region> {
     Bpfs::mount(region, &MountOptions::default()).unwrap()
 }
 
-fn run(fs: &dyn FileSystem, ops: &str) {
+pub fn run(fs: &dyn FileSystem, ops: &str) {
     let mut driver = Driver::new(fs);
     for (salt, op) in (1..).zip(parse(ops).unwrap()) {
         driver.run(&op, salt).unwrap_or_else(|e| panic!("{op}: {e}"));
@@ -38,7 +38,7 @@ fn run(fs: &dyn FileSystem, ops: &str) {
     driver.close_all();
 }
 
-fn free(fs: &Bpfs<Region>) -> u64 {
+pub fn free(fs: &Bpfs<Region>) -> u64 {
     fs.statfs().blocks_free
 }
 
@@ -51,7 +51,7 @@ fn look(medium: &Region, name: &str) -> Tree {
     tree(&fs).unwrap()
 }
 
-fn problems(region: &Region) -> Vec<String> {
+pub fn problems(region: &Region) -> Vec<String> {
     let report = bpfs::check(region, &CheckOptions::default(), &|_, _| {}).unwrap();
     report.problems.iter().map(ToString::to_string).collect()
 }
@@ -297,7 +297,10 @@ fn a_damaged_word_of_the_table_is_refused() {
 /// The costs of a snapshot: its copies, and four words.
 #[test]
 fn costs() {
-    let fs = pool();
+    // A tick of the clock would store times.
+    let clock = || Timestamp(1);
+    let options = MountOptions { clock, ..MountOptions::default() };
+    let fs = Bpfs::mount(pool().into_medium(), &options).unwrap();
     let file = fs.create(&Caller::ROOT, ROOT, b"f", &FILE).unwrap().ino;
     fs.write(file, 0, &vec![1; 8 << 20]).unwrap();
     let cost = |op: &dyn Fn()| {

@@ -52,9 +52,19 @@ pub struct DeviceArgs {
     /// Refuse requests that store.
     #[arg(long)]
     pub read_only: bool,
-    /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s.
+    /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s, or a named
+    /// one: pcm, pcm-rows, stt-mram, reram, nvdimm-n, cxl-near, cxl-far, optane.
     #[arg(long, value_name = "SPEC")]
     pub emulate: Option<pmem::Emulation>,
+    /// Record the accesses to the pool in FILE, for `keepstone simulate memory`. Only for one pool,
+    /// and without --workers.
+    #[arg(long, value_name = "FILE", value_parser = absolute)]
+    pub record: Option<PathBuf>,
+}
+
+/// Returns an absolute path: the server has another working directory.
+fn absolute(path: &str) -> std::io::Result<PathBuf> {
+    std::path::absolute(path)
 }
 
 /// Options of --buffers.
@@ -135,7 +145,7 @@ pub struct ServeArgs {
     /// Serve with N processes instead of threads of one process. Protections that change mappings
     /// (all except none, pkey and pwrite) lock the address space, and each process has its own. A
     /// process that dies is replaced.
-    #[arg(long, value_name = "N", conflicts_with = "buffers", value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", conflicts_with_all = ["buffers", "record"], value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: Option<u16>,
     /// Options for running the server.
     #[command(flatten)]

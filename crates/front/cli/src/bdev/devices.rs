@@ -8,11 +8,12 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use engines::Layout;
 use nbd::{Export, Exports};
 use pmbd::BlockDevice;
-use pmem::Medium as _;
+use pmem::{Medium as _, SharedObserver};
 use serde::{Deserialize, Serialize};
 
 use super::args::DeviceArgs;
 use super::holder;
+use crate::mount::recording::Recording;
 use crate::pool::{self, DomainReport};
 use crate::size;
 
@@ -46,6 +47,8 @@ pub struct Opened {
     pub created: Option<Created>,
     /// Warnings for the user.
     pub warnings: Vec<String>,
+    /// The recording of accesses to the pool.
+    pub recording: Option<Recording>,
 }
 
 /// A new file, which is removed on drop unless [`keep`](Self::keep) was called: a command that
@@ -91,7 +94,9 @@ pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Re
     // mount, so this one is exclusive.
     let alone = args.read_only && Layout::of(&region).is_some();
     drop(region);
-    let device = open_as(&path, &pmbd::Options { alone, ..options(args) })?;
+    let recording = args.record.clone().map(Recording::to).transpose()?;
+    let observer = recording.as_ref().map(Recording::observer);
+    let device = open_as(&path, &pmbd::Options { alone, ..options(args) }, observer)?;
     let warnings = match args.size {
         Some(size) if args.create && created.is_none() => other_size(&path, &*device, size),
         _ => None,
@@ -110,7 +115,8 @@ pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Re
         buffers: args.buffering().map(|how| how.to_string()),
         thin: args.thin,
     };
-    Ok(Opened { device, report, created, warnings: warnings.into_iter().collect() })
+    let warnings = warnings.into_iter().collect();
+    Ok(Opened { device, report, created, warnings, recording })
 }
 
 /// Returns a warning if `--create` asks for `size` bytes and an existing pool has another size.
@@ -126,8 +132,8 @@ fn other_size(path: &Path, device: &dyn BlockDevice, size: u64) -> Option<String
 
 /// Opens a device again after a process has died that had it open.
 pub fn open_after_death(report: DeviceReport, args: &DeviceArgs) -> Result<Opened> {
-    let device = open_as(Path::new(&report.path), &options(args))?;
-    Ok(Opened { device, report, created: None, warnings: Vec::new() })
+    let device = open_as(Path::new(&report.path), &options(args), None)?;
+    Ok(Opened { device, report, created: None, warnings: Vec::new(), recording: None })
 }
 
 /// Fails if `path` is a pool with a file system. `why` is the reason and the remedy.
@@ -171,8 +177,13 @@ fn options(args: &DeviceArgs) -> pmbd::Options {
     }
 }
 
-fn open_as(path: &Path, options: &pmbd::Options) -> Result<Arc<dyn BlockDevice>> {
-    told(path, pmbd::open(path, options), "cannot be opened as a block device")
+fn open_as(
+    path: &Path,
+    options: &pmbd::Options,
+    observer: Option<SharedObserver>,
+) -> Result<Arc<dyn BlockDevice>> {
+    let opened = pmbd::open_observed(path, options, observer);
+    told(path, opened, "cannot be opened as a block device")
 }
 
 /// Adds context to a failed operation on a pool: what failed, and which process has the pool open.

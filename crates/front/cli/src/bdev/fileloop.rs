@@ -53,14 +53,14 @@ pub fn attach(args: &KernelArgs, opened: &Opened, block: u32, threads: usize) ->
 /// Opens the pool for the kernel to use directly, if the result is the same: the bytes of the pool
 /// are those of the device, and requests need no processing.
 fn passable(args: &KernelArgs, report: &DeviceReport) -> Result<Option<File>> {
-    let DeviceArgs { emulate, buffers, .. } = &args.device;
-    let plain = report.atomic == 0 && emulate.is_none() && buffers.is_none();
+    let DeviceArgs { emulate, buffers, record, .. } = &args.device;
+    let plain = report.atomic == 0 && emulate.is_none() && buffers.is_none() && record.is_none();
     let path = Path::new(&report.path);
     let possible = plain && path.metadata()?.is_file();
     match args.through {
         Some(Through::Server) => return Ok(None),
         Some(Through::Kernel) if !possible => bail!(
-            "{}: the kernel cannot copy its content: that takes a file without atomic blocks, --emulate and --buffers",
+            "{}: the kernel cannot copy its content: that takes a file without atomic blocks, --emulate, --buffers and --record",
             report.path
         ),
         _ if !possible => return Ok(None),

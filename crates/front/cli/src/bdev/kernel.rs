@@ -231,5 +231,8 @@ fn serve(args: &KernelArgs, driver: Driver, ready: &dyn Fn(&Ready) -> Result<()>
     drop(control);
     // Makes even those writes durable that no barrier has covered.
     opened.device.barrier()?;
+    if let Some(recording) = &opened.recording {
+        recording.finish()?;
+    }
     served.context("the session with the kernel broke")
 }

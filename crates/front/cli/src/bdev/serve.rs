@@ -138,6 +138,7 @@ fn serve(
     // Blocked before any thread exists, so that all threads inherit the mask.
     let stop = StopSignals::block()?;
     let mut opened = open(args)?;
+    let recording = opened.iter_mut().find_map(|opened| opened.recording.take());
     let created: Vec<_> = opened.iter_mut().filter_map(|opened| opened.created.take()).collect();
     let options = options(args)?;
     let listeners = open_listeners(args, activated, &opened[0].report.name)?;
@@ -151,7 +152,10 @@ fn serve(
         ready(told)
     };
     match args.workers {
-        None => serve_here(served, options, listeners, &control, stop, ready),
+        None => {
+            serve_here(served, options, listeners, &control, stop, ready)?;
+            recording.map_or(Ok(()), |recording| recording.finish())
+        }
         Some(count) => {
             let told = served.ready();
             let mut supervisor = Supervisor::start(&args.device, count.into(), options, served)?;
@@ -201,6 +205,9 @@ fn open(args: &ServeArgs) -> Result<Vec<Opened>> {
     };
     let mut pools = args.pools.iter().map(by_file_name).collect::<Result<Vec<_>>>()?;
     pools.extend(args.exports.iter().cloned());
+    if args.device.record.is_some() && pools.len() > 1 {
+        bail!("--record: a trace has the accesses to one pool");
+    }
     let open = |(name, path): &(String, PathBuf)| {
         let described = args.descriptions.iter().find(|(of, _)| of == name);
         let description = described.map_or("", |(_, text)| text);

@@ -11,7 +11,7 @@ mod flush;
 mod helper;
 pub mod options;
 mod prealloc;
-mod recording;
+pub mod recording;
 mod saved;
 mod serve;
 

@@ -1,4 +1,4 @@
-//! Recordings of a server's accesses to its pool (`record`).
+//! Recordings of a server's accesses to its pool (`record`), of a mount or of a block device.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -34,9 +34,14 @@ impl Recording {
         if options.sharing == Sharing::Required {
             bail!("option `direct`: not with `record`, which sees only the accesses of the server");
         }
+        Ok(Some(Self::to(file)?))
+    }
+
+    /// Begins a recording to a file.
+    pub fn to(file: PathBuf) -> Result<Self> {
         let output = File::create(&file).with_context(|| file.display().to_string())?;
         let recorder = Recorder::new(output, false);
-        Ok(Some(Self { file, recorder }))
+        Ok(Self { file, recorder })
     }
 
     /// Returns the observer of the pool.

@@ -1,18 +1,19 @@
 //! `keepstone snapshot diff`: the names that differ between two states of a pool.
 //!
-//! An inode is the same in both states if its number, its generation and the time of its last
-//! change are: each change of an inode or its content sets that time, and no program can set it.
+//! Two snapshots are compared where they lie: contents are the same if the pointers to them are
+//! ([`engines::changed`]). In a comparison with the present state, an inode is the same if its
+//! number, its generation and the time of its last change are: each change of an inode or its
+//! content sets that time, and no program can set it.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet, btree_map};
+use std::path::{Path, PathBuf};
 
+use ::pool::stream::SendError;
 use ::pool::{Engine, MountOptions};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::Serialize;
-use vfs::{Attr, Errno, FileKind, Ino, ROOT};
+use vfs::{Errno, FileKind, Ino, ROOT};
 
 use super::{attached, check_layout, explain, name};
 use crate::{output, pool};
@@ -74,22 +75,9 @@ impl Differences {
 pub fn run(args: &DiffArgs, json: bool) -> Result<()> {
     let path = pool::absolute(&args.pool)?;
     check_layout(&path)?;
-    let open = |name: &str| -> Result<Arc<dyn Engine>> {
-        let region = pool::open_to_look(&path)?;
-        engines::mount_snapshot(region, name, &MountOptions::default()).map_err(|err| match err {
-            ::pool::Error::Errno(errno) => explain(errno, &path, name),
-            err => anyhow::Error::new(err).context(path.display().to_string()),
-        })
-    };
-    let from = open(&args.from)?;
-    let compare = |to: &dyn Engine| {
-        let mut found = Differences::default();
-        let all = walk((&*from, ROOT), (to, ROOT), b"", &mut found);
-        all.map(|()| found).with_context(|| path.display().to_string())
-    };
     let found = match &args.to {
-        Some(to) => compare(&*open(to)?)?,
-        None => attached(&path, compare)?,
+        Some(to) => of_snapshots(&path, &args.from, to)?,
+        None => of_present(&path, &args.from)?,
     };
     if json {
         let pool = path.display().to_string();
@@ -99,73 +87,116 @@ pub fn run(args: &DiffArgs, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Finds the differences below a directory of both states.
-fn walk(
-    from: (&dyn Engine, Ino),
-    to: (&dyn Engine, Ino),
-    path: &[u8],
-    found: &mut Differences,
-) -> vfs::Result<()> {
-    let mut names: BTreeMap<Vec<u8>, (Option<Attr>, Option<Attr>)> = BTreeMap::new();
-    for (name, attr) in entries(from)? {
-        names.insert(name, (Some(attr), None));
-    }
-    for (name, attr) in entries(to)? {
-        match names.entry(name) {
-            Entry::Occupied(mut both) => both.get_mut().1 = Some(attr),
-            Entry::Vacant(one) => drop(one.insert((None, Some(attr)))),
+/// Compares two snapshots.
+fn of_snapshots(path: &Path, from: &str, to: &str) -> Result<Differences> {
+    let region = pool::open_to_look(path)?;
+    let failed = |err: SendError| match err {
+        SendError::NoSnapshot(name) => explain(Errno::NOENT, path, &name),
+        err => anyhow::Error::new(err).context(path.display().to_string()),
+    };
+    let changed = engines::changed(&region, from, to).map_err(failed)?;
+    let names = |name: &str, dir| -> Result<Vec<(Vec<u8>, State)>> {
+        let names = engines::names_in_snapshot(&region, name, dir).map_err(failed)?;
+        let state = |inode: engines::NamedInode| State {
+            ino: inode.ino,
+            kind: inode.kind,
+            life: (inode.generation, 0),
+        };
+        Ok(names.into_iter().map(|(name, inode)| (name, state(inode))).collect())
+    };
+    let is_changed = |ino| changed.contains(&ino);
+    let sides = (&mut |dir| names(from, dir), &mut |dir| names(to, dir));
+    walk(sides.0, sides.1, &is_changed).with_context(|| path.display().to_string())
+}
+
+/// Compares a snapshot with the present state.
+fn of_present(path: &Path, from: &str) -> Result<Differences> {
+    let region = pool::open_to_look(path)?;
+    let old = engines::mount_snapshot(region, from, &MountOptions::default());
+    let old = old.map_err(|err| match err {
+        ::pool::Error::Errno(errno) => explain(errno, path, from),
+        err => anyhow::Error::new(err).context(path.display().to_string()),
+    })?;
+    attached(path, |new| {
+        let mut sides = (|dir| Ok(entries(&*old, dir)?), |dir| Ok(entries(new, dir)?));
+        walk(&mut sides.0, &mut sides.1, &|_| false).with_context(|| path.display().to_string())
+    })
+}
+
+/// An inode of one of the states.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct State {
+    ino: Ino,
+    kind: FileKind,
+    /// Its generation, and the time of its last change, if that decides whether it has changed.
+    life: (u32, i64),
+}
+
+/// Returns the entries of a directory.
+type Names<'a> = &'a mut dyn FnMut(Ino) -> Result<Vec<(Vec<u8>, State)>>;
+
+/// The entries of a directory that are still to be compared: of both states, or of one.
+type Entries = btree_map::IntoIter<Vec<u8>, (Option<State>, Option<State>)>;
+
+/// Finds the differences between two states. `is_changed` returns whether an inode has changed that
+/// is the same in both.
+fn walk(from: Names<'_>, to: Names<'_>, is_changed: &dyn Fn(Ino) -> bool) -> Result<Differences> {
+    let mut found = Differences::default();
+    // A directory has one name; more of them are damage, and might be a cycle.
+    let mut seen = (HashSet::new(), HashSet::new());
+    let mut both = |old: Option<Ino>, new: Option<Ino>| -> Result<Entries> {
+        let mut names: BTreeMap<_, (Option<State>, Option<State>)> = BTreeMap::new();
+        if let Some(old) = old {
+            anyhow::ensure!(seen.0.insert(old), Errno::UCLEAN);
+            from(old)?.into_iter().for_each(|(name, state)| {
+                names.entry(name).or_default().0 = Some(state);
+            });
         }
-    }
-    for (name, states) in names {
-        let path = [path, b"/", &name].concat();
-        let is_dir = |attr: &Attr| attr.kind == FileKind::Dir;
+        if let Some(new) = new {
+            anyhow::ensure!(seen.1.insert(new), Errno::UCLEAN);
+            to(new)?.into_iter().for_each(|(name, state)| {
+                names.entry(name).or_default().1 = Some(state);
+            });
+        }
+        Ok(names.into_iter())
+    };
+    let mut open = vec![(Vec::new(), both(Some(ROOT), Some(ROOT))?)];
+    while let Some((dir, names)) = open.last_mut() {
+        let Some((name, states)) = names.next() else {
+            open.pop();
+            continue;
+        };
+        let path = [dir, b"/".as_slice(), &name].concat();
+        let dir = |state: State| (state.kind == FileKind::Dir).then_some(state.ino);
         match states {
-            (Some(old), Some(new)) if is_same(&old, &new) || is_dir(&old) && is_dir(&new) => {
-                if !is_same(&old, &new) {
+            (Some(old), Some(new)) if old.kind == new.kind => {
+                if old != new || is_changed(new.ino) {
                     found.add(Difference::Changed, &path);
                 }
-                if is_dir(&old) {
-                    walk((from.0, old.ino), (to.0, new.ino), &path, found)?;
+                if dir(old).is_some() {
+                    open.push((path, both(dir(old), dir(new))?));
                 }
             }
-            (Some(old), Some(new)) if old.kind == new.kind => found.add(Difference::Changed, &path),
             (old, new) => {
-                if let Some(old) = old {
-                    all(from.0, &old, Difference::Removed, &path, found)?;
+                if old.is_some() {
+                    found.add(Difference::Removed, &path);
                 }
-                if let Some(new) = new {
-                    all(to.0, &new, Difference::Added, &path, found)?;
+                if new.is_some() {
+                    found.add(Difference::Added, &path);
+                }
+                // At most one of them is a directory.
+                let (old, new) = (old.and_then(dir), new.and_then(dir));
+                if old.or(new).is_some() {
+                    open.push((path, both(old, new)?));
                 }
             }
         }
     }
-    Ok(())
-}
-
-/// Returns whether an inode has not changed.
-fn is_same(old: &Attr, new: &Attr) -> bool {
-    (old.ino, old.generation, old.ctime) == (new.ino, new.generation, new.ctime)
-}
-
-/// Adds an inode, and all below it.
-fn all(
-    fs: &dyn Engine,
-    attr: &Attr,
-    kind: Difference,
-    path: &[u8],
-    found: &mut Differences,
-) -> vfs::Result<()> {
-    found.add(kind, path);
-    if attr.kind == FileKind::Dir {
-        for (name, attr) in entries((fs, attr.ino))? {
-            all(fs, &attr, kind, &[path, b"/", &name].concat(), found)?;
-        }
-    }
-    Ok(())
+    Ok(found)
 }
 
 /// Returns the entries of a directory, without those that are removed meanwhile.
-fn entries((fs, dir): (&dyn Engine, Ino)) -> vfs::Result<Vec<(Vec<u8>, Attr)>> {
+fn entries(fs: &dyn Engine, dir: Ino) -> vfs::Result<Vec<(Vec<u8>, State)>> {
     let names = match vfs::names_in(fs, dir) {
         Err(Errno::STALE | Errno::NOENT) => return Ok(Vec::new()),
         names => names?,
@@ -173,7 +204,10 @@ fn entries((fs, dir): (&dyn Engine, Ino)) -> vfs::Result<Vec<(Vec<u8>, Attr)>> {
     let mut all = Vec::with_capacity(names.len());
     for name in names {
         match fs.peek(dir, &name) {
-            Ok(attr) => all.push((name, attr)),
+            Ok(attr) => {
+                let life = (attr.generation, attr.ctime.0);
+                all.push((name, State { ino: attr.ino, kind: attr.kind, life }));
+            }
             Err(Errno::NOENT | Errno::STALE) => {}
             Err(e) => return Err(e),
         }

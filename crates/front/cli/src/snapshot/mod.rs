@@ -5,6 +5,8 @@
 //! only reads the pool, mounted or not. `rollback` needs the pool for itself.
 
 mod diff;
+mod keep;
+mod prune;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,11 +15,13 @@ use std::time::{Duration, SystemTime};
 use ::pool::{Engine, MountOptions, Snapshot, Snapshots};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use pmem::{Access, Lock, OpenOptions};
+use pmem::{Access, Lock, OpenOptions, Region};
 use serde::Serialize;
 use std::sync::Arc;
 use vfs::Errno;
 
+use self::keep::KeepRule;
+use crate::stream::token;
 use crate::{output, pool, size};
 
 /// The commands.
@@ -31,8 +35,8 @@ Example: keepstone snapshot create /dev/shm/pool monday
 The snapshot has what all calls had done that returned before it, and nothing half. Programs wait while
 names and attributes are copied: for about a second per million files. Contents are shared, so they take no space
 until they change in the pool. Stores through mmap that the kernel has not written back are not in it:
-call `sync` before.")]
-    Create(NamedArgs),
+call `sync` before. With --keep, older snapshots are deleted afterwards, as by `snapshot prune`.")]
+    Create(CreateArgs),
     /// List the snapshots of a pool, the oldest first.
     #[command(after_help = "Example: keepstone snapshot list /mnt --space")]
     List(ListArgs),
@@ -40,6 +44,14 @@ call `sync` before.")]
     /// free.
     #[command(after_help = "Example: keepstone snapshot delete /mnt monday tuesday")]
     Delete(DeleteArgs),
+    /// Delete the snapshots that a rule does not keep.
+    #[command(after_help = "\
+Example: keepstone snapshot prune /mnt --keep 3,24h,7d,4w --prefix auto- --dry-run
+
+A snapshot stays if any item of the rule keeps it: `3` keeps the three newest; `24h`, `7d` and `4w` keep the
+newest of each hour, day or week, the last 24, 7 and 4 of those that have one (in UTC; weeks begin on Mondays). So none
+goes only because time passes. Snapshots that are mounted stay, and so do incomplete ones.")]
+    Prune(prune::PruneArgs),
     /// List the paths that differ between a snapshot and another one, or the present state.
     #[command(after_help = "\
 Example: keepstone snapshot diff /mnt monday tuesday
@@ -68,6 +80,19 @@ pub struct NamedArgs {
     pub name: String,
 }
 
+/// `keepstone snapshot create`
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    #[command(flatten)]
+    pub named: NamedArgs,
+    /// Then delete the snapshots that this rule does not keep, such as 3,24h,7d (see `prune`).
+    #[arg(long, value_name = "RULE")]
+    pub keep: Option<KeepRule>,
+    /// Leave all snapshots alone whose names do not begin so.
+    #[arg(long, requires = "keep", default_value = "")]
+    pub prefix: String,
+}
+
 /// `keepstone snapshot list`
 #[derive(Debug, Args)]
 pub struct ListArgs {
@@ -90,7 +115,7 @@ pub struct DeleteArgs {
 }
 
 /// Checks a name on the command line.
-fn name(name: &str) -> Result<String, String> {
+pub fn name(name: &str) -> Result<String, String> {
     ::pool::check_snapshot_name(name).map(|()| name.to_owned()).map_err(str::to_owned)
 }
 
@@ -101,9 +126,25 @@ struct Changed<'a> {
 }
 
 #[derive(Serialize)]
+struct Created<'a> {
+    #[serde(flatten)]
+    changed: Changed<'a>,
+    /// The snapshots that `--keep` has deleted. Null without it.
+    pruned: Option<prune::Pruned>,
+}
+
+#[derive(Serialize)]
+struct ListedSnapshot {
+    #[serde(flatten)]
+    snapshot: Snapshot,
+    /// The token to resume with, of an incomplete snapshot.
+    token: Option<String>,
+}
+
+#[derive(Serialize)]
 struct SnapshotList {
     pool: String,
-    snapshots: Vec<Snapshot>,
+    snapshots: Vec<ListedSnapshot>,
     /// Bytes that become free if all snapshots are deleted. Null without `--space`.
     held_bytes: Option<u64>,
 }
@@ -113,6 +154,7 @@ pub fn run(command: &SnapshotCommand, json: bool) -> Result<ExitCode> {
         SnapshotCommand::Create(args) => create(args, json),
         SnapshotCommand::List(args) => list(args, json),
         SnapshotCommand::Delete(args) => delete(args, json),
+        SnapshotCommand::Prune(args) => prune::run(args, json),
         SnapshotCommand::Diff(args) => diff::run(args, json),
         SnapshotCommand::Rollback(args) => roll_back(args, json),
     }?;
@@ -120,7 +162,7 @@ pub fn run(command: &SnapshotCommand, json: bool) -> Result<ExitCode> {
 }
 
 /// Attaches a pool that is in use, or not, runs a function on it, and makes its effect durable.
-fn attached<T>(path: &Path, body: impl FnOnce(&dyn Engine) -> Result<T>) -> Result<T> {
+pub fn attached<T>(path: &Path, body: impl FnOnce(&dyn Engine) -> Result<T>) -> Result<T> {
     check_layout(path)?;
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
     let region = pool::open(path, &options, Access::ReadWrite)?;
@@ -135,7 +177,7 @@ fn attached<T>(path: &Path, body: impl FnOnce(&dyn Engine) -> Result<T>) -> Resu
 }
 
 /// Refuses pools that have no snapshots, with the reason.
-fn check_layout(path: &Path) -> Result<()> {
+pub fn check_layout(path: &Path) -> Result<()> {
     let (info, _) = pool::info(path)?;
     let shown = path.display();
     if info.layout != engines::Layout::Bpfs.name() {
@@ -173,11 +215,20 @@ fn explain(errno: Errno, pool: &Path, name: &str) -> anyhow::Error {
     }
 }
 
-fn create(args: &NamedArgs, json: bool) -> Result<()> {
-    let path = pool::absolute(&args.pool)?;
-    let name = &args.name;
+fn create(args: &CreateArgs, json: bool) -> Result<()> {
+    let path = pool::absolute(&args.named.pool)?;
+    let name = &args.named.name;
     attached(&path, |fs| fs.create_snapshot(name).map_err(|e| explain(e, &path, name)))?;
-    report(&path, std::slice::from_ref(name), "created", json)
+    let pruning = |keep| prune::Pruning { keep, prefix: &args.prefix, dry_run: false };
+    let pruned = args.keep.as_ref().map(|keep| prune::prune(&path, &pruning(keep))).transpose()?;
+    let snapshots = std::slice::from_ref(name);
+    if json {
+        let pool = path.display().to_string();
+        return output::json(&Created { changed: Changed { pool, snapshots }, pruned });
+    }
+    report(&path, snapshots, "created", json)?;
+    pruned.iter().for_each(|pruned| pruned.say(&path));
+    Ok(())
 }
 
 fn delete(args: &DeleteArgs, json: bool) -> Result<()> {
@@ -195,11 +246,16 @@ fn roll_back(args: &NamedArgs, json: bool) -> Result<()> {
     // The lock taken here proves that no process uses the pool.
     let region = pool::open(&path, &OpenOptions::default(), Access::ReadWrite)
         .context("a pool can be rolled back only while no process uses it")?;
-    engines::roll_back(&region, &args.name).map_err(|err| match err {
-        ::pool::Error::Errno(errno) => explain(errno, &path, &args.name),
-        err => anyhow::Error::new(err).context(path.display().to_string()),
-    })?;
+    roll_back_to(&path, region, &args.name)?;
     report(&path, std::slice::from_ref(&args.name), "is the state of the pool", json)
+}
+
+/// Makes the state of a pool, which no other process uses, the one of a snapshot.
+pub fn roll_back_to(path: &Path, region: Region, name: &str) -> Result<()> {
+    engines::roll_back(&region, name).map_err(|err| match err {
+        ::pool::Error::Errno(errno) => explain(errno, path, name),
+        err => anyhow::Error::new(err).context(path.display().to_string()),
+    })
 }
 
 /// Reports what was done with snapshots of a pool.
@@ -224,13 +280,22 @@ fn list(args: &ListArgs, json: bool) -> Result<()> {
         }
     };
     if json {
-        return output::json(&SnapshotList { pool: shown(), snapshots: list, held_bytes });
+        let listed = |snapshot: Snapshot| {
+            let token = snapshot.is_incomplete.then(|| token(&path, &snapshot.name)).flatten();
+            ListedSnapshot { snapshot, token }
+        };
+        let snapshots = list.into_iter().map(listed).collect();
+        return output::json(&SnapshotList { pool: shown(), snapshots, held_bytes });
     }
     let width = list.iter().map(|snapshot| snapshot.name.chars().count()).max().unwrap_or(0);
-    for Snapshot { name, created_ns, held_bytes } in &list {
+    for Snapshot { name, created_ns, held_bytes, is_incomplete } in &list {
         let created = humantime::format_rfc3339_seconds(time(*created_ns));
         let held = held_bytes.map_or_else(String::new, |held| format!("  {}", size::show(held)));
-        say!("{name:width$}  {created}{held}");
+        let state = if *is_incomplete { "  incomplete" } else { "" };
+        say!("{name:width$}  {created}{held}{state}");
+        if *is_incomplete && let Some(token) = token(&path, name) {
+            say!("{:width$}  --resume {token}", "");
+        }
     }
     if let Some(held) = held_bytes.filter(|_| !list.is_empty()) {
         say!("all of them hold {}", size::show(held));

@@ -496,6 +496,28 @@ fn the_server_of_a_mount_is_recorded() {
 }
 
 #[test]
+fn programs_beside_the_mount_are_recorded() {
+    let mut s = Sandbox::formatted();
+    s.mount(&[]);
+    let trace = s.outside("trace");
+    let script = "echo content > file; /bin/cat file";
+    let child = s.served_script(&["--record", trace.to_str().unwrap()], script).output().unwrap();
+    assert!(child.status.success(), "{child:?}");
+    let traces: Vec<_> = fs::read_dir(trace.parent().unwrap())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.to_str().unwrap().contains("trace."))
+        .collect();
+    let described = |path: &std::path::PathBuf| -> serde_json::Value {
+        let found = s.ok(["simulate", "memory", "describe", path.to_str().unwrap(), "--json"]);
+        serde_json::from_str(&found).unwrap()
+    };
+    let fences = traces.iter().map(|path| described(path)["fences"].as_u64().unwrap());
+    assert!(fences.max().unwrap() > 0, "{traces:?}");
+    s.umount();
+}
+
+#[test]
 fn emulated_speed_is_said() {
     let mut s = Sandbox::formatted();
     let ready = s.mount(&["--emulate", "line=100ns"]);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,16 +22,21 @@ struct Overlay(PathBuf);
 
 impl Overlay {
     fn mount(scratch: &Path, store: &Path) -> Self {
-        let (lower, dir) = (scratch.join("lower"), scratch.join("overlay"));
-        fs::create_dir_all(&dir).unwrap();
+        Self::mount_at(&scratch.join("overlay"), scratch, store, "")
+    }
+
+    /// Mounts it at `dir`, with more options.
+    fn mount_at(dir: &Path, scratch: &Path, store: &Path, options: &str) -> Self {
+        let lower = scratch.join("lower");
+        fs::create_dir_all(dir).unwrap();
         let options = format!(
-            "lowerdir={},upperdir={},workdir={}",
+            "lowerdir={},upperdir={},workdir={}{options}",
             lower.display(),
             store.join("upper").display(),
             store.join("work").display()
         );
         tool("mount", &["-t", "overlay", "overlay", "-o", &options, dir.to_str().unwrap()]);
-        Self(dir)
+        Self(dir.to_owned())
     }
 
     /// Returns names and contents.
@@ -147,4 +153,57 @@ fn whiteouts_of_a_pool(layout: &str) {
     let output = s.served_script(&[], &format!("python3 - <<'END'\n{script}END")).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     check_whiteout(&s.path("d/c"));
+}
+
+/// A file keeps its identity when the first change copies it up from the lower layer: written back
+/// twice, moved, and after another attach.
+#[test]
+fn a_cache_over_an_overlay() {
+    for options in [",redirect_dir=on", ",index=on,nfs_export=on"] {
+        let cached = Cached::new();
+        let (scratch, data) = (cached.base.path(), cached.data());
+        for dir in ["lower/dir/sub", "upper", "work"] {
+            fs::create_dir_all(scratch.join(dir)).unwrap();
+        }
+        for name in ["changed", "removed", "dir/moved", "dir/sub/deep"] {
+            fs::write(scratch.join("lower").join(name), name).unwrap();
+        }
+        let overlay = Overlay::mount_at(&data, scratch, scratch, options);
+        let append = |name: &str| {
+            let file = fs::File::options().append(true).open(data.join(name));
+            file.unwrap().write_all(b"+").unwrap();
+        };
+        for _ in 0..2 {
+            cached.attach(&[]);
+            for _ in 0..2 {
+                append("changed");
+                append("dir/sub/deep");
+                cached.keepstone(&["attach", "flush", data.to_str().unwrap()]);
+            }
+            cached.detach();
+        }
+        cached.attach(&[]);
+        fs::remove_file(data.join("removed")).unwrap();
+        fs::rename(data.join("dir/moved"), data.join("moved")).unwrap();
+        fs::rename(data.join("dir"), data.join("other")).unwrap();
+        append("other/sub/deep");
+        if !options.contains("redirect") {
+            // The overlay moves no directory of the lower layer.
+            let umount = cached.run(&["umount", data.to_str().unwrap()]);
+            let told = String::from_utf8_lossy(&umount.stderr);
+            assert!(!umount.status.success() && told.contains("move it back"), "{umount:?}");
+            cached.attach(&[]);
+            fs::rename(data.join("other"), data.join("dir")).unwrap();
+        }
+        let dir = if options.contains("redirect") { "other" } else { "dir" };
+        fs::write(data.join(dir).join("new"), "new").unwrap();
+        cached.detach();
+        let expected = BTreeMap::from([
+            ("./changed".to_owned(), "changed++++".to_owned()),
+            ("./moved".to_owned(), "dir/moved".to_owned()),
+            (format!("./{dir}/new"), "new".to_owned()),
+            (format!("./{dir}/sub/deep"), "dir/sub/deep+++++".to_owned()),
+        ]);
+        assert_eq!(overlay.files(), expected, "{options}");
+    }
 }

@@ -296,3 +296,38 @@ fn commands_are_killed() {
     s.umount();
     s.ok(["check", s.pool_str()]);
 }
+
+/// Old snapshots go by a rule, except those in use and those of other names.
+#[test]
+fn old_snapshots_are_deleted_by_a_rule() {
+    let s = Sandbox::mounted(&[]);
+    let pool = s.pool_str();
+    let names = || -> Vec<String> {
+        let listed = listed(&s, &[]);
+        let name = |snapshot: &Value| snapshot["name"].as_str().unwrap().to_owned();
+        listed["snapshots"].as_array().unwrap().iter().map(name).collect()
+    };
+    s.ok(["snapshot", "create", pool, "mine"]);
+    for i in 0..4 {
+        s.ok(["snapshot", "create", pool, &format!("auto-{i}")]);
+    }
+    let prune = ["snapshot", "prune", pool, "--keep", "2", "--prefix", "auto-"];
+    let shown = s.ok([&prune[..], &["--dry-run"]].concat());
+    assert_eq!(shown.lines().count(), 2, "{shown}");
+    assert!(shown.contains("auto-0: would be deleted"), "{shown}");
+    assert_eq!(names().len(), 5);
+    let in_use = Mounted::new(&s, "auto-0");
+    let pruned: Value = serde_json::from_str(&s.ok([&["--json"], &prune[..]].concat())).unwrap();
+    assert_eq!(pruned["deleted"], serde_json::json!(["auto-1"]));
+    assert_eq!(pruned["in_use"], serde_json::json!(["auto-0"]));
+    assert_eq!(pruned["kept"], serde_json::json!(["auto-2", "auto-3"]));
+    drop(in_use);
+    s.ok(["snapshot", "create", pool, "auto-4", "--keep", "1,1d", "--prefix", "auto-"]);
+    assert_eq!(names(), ["mine", "auto-4"]);
+    s.ok(["snapshot", "create", pool, "last", "--keep", "1"]);
+    assert_eq!(names(), ["last"]);
+    for wrong in ["0", "1m", "", "x"] {
+        s.fails(["snapshot", "prune", pool, "--keep", wrong], 2);
+    }
+    s.fails(["snapshot", "prune", pool], 2);
+}

@@ -1,7 +1,8 @@
 //! The persistency rules, one by one, on traces written by hand.
 
+use crashsim::epochs::EPOCHS_MAX;
 use crashsim::image::CrashImage;
-use crashsim::persist::{Persistency, Semantics};
+use crashsim::persist::{Initial, Persistency, Semantics, Unit};
 use crashsim::recorder::Recorder;
 use crashsim::trace::Trace;
 use pmem::Medium;
@@ -14,8 +15,13 @@ fn states(text: &str, semantics: Semantics, words: &[u32]) -> BTreeSet<Vec<u64>>
     for e in &trace.events {
         p.apply(&trace, e);
     }
+    states_of(&p, &p.units(), words)
+}
+
+/// Returns the states that units span: the values of these words.
+fn states_of(p: &Persistency, units: &[Unit], words: &[u32]) -> BTreeSet<Vec<u64>> {
     let mut all = vec![words.iter().map(|w| p.durable(*w)).collect::<Vec<u64>>()];
-    for unit in p.units().iter() {
+    for unit in units {
         let mut next = Vec::new();
         for state in &all {
             for content in &unit.contents {
@@ -98,7 +104,7 @@ fn a_line_stored_whole_is_old_or_new() {
     let text = format!("0 line 64 {} -", line(ONE));
     let words = [8, 9, 15];
     let whole = set(&[&[0, 0, 0], &[1, 1, 1]]);
-    for semantics in Semantics::ALL {
+    for semantics in [Semantics::Adr, Semantics::AdrWords, Semantics::Eadr, Semantics::Msync] {
         assert_eq!(states(&text, semantics, &words), whole);
     }
     let fenced = |by| states(&format!("{text}\n{by} fence -"), Semantics::Adr, &words);
@@ -160,4 +166,73 @@ fn numbers_of_a_trace_that_do_not_fit_are_refused() {
         // Cut to 32 bits, both would be 8.
         assert!(read("4294967304").is_err() && read("0x100000008").is_err(), "{line}");
     }
+}
+
+#[test]
+fn a_barrier_orders_without_a_flush() {
+    let text = format!("0 word 0 {ONE} -\n0 fence -\n0 word 64 {ONE} -\n0 nt 128 {ONE} -");
+    let got = states(&text, Semantics::Epoch, &[0, 8, 16]);
+    assert_eq!(got, set(&[&[1, 0, 0], &[1, 1, 0], &[1, 0, 1], &[1, 1, 1]]));
+    let flushed = format!("0 word 0 {ONE} -\n0 flush 0 8 -\n0 word 64 {ONE} -\n0 flush 64 8 -");
+    let any = set(&[&[0, 0], &[1, 0], &[0, 1], &[1, 1]]);
+    assert_eq!(states(&flushed, Semantics::Epoch, &[0, 8]), any, "a flush means nothing");
+}
+
+#[test]
+fn stores_past_the_cache_are_stores_on_epoch_hardware() {
+    let line = ONE.repeat(8);
+    let text = format!("0 word 0 {TWO} -\n0 line 0 {line} -");
+    let got = states(&text, Semantics::Epoch, &[0, 1]);
+    assert_eq!(got, set(&[&[0, 0], &[2, 0], &[1, 0], &[2, 1], &[1, 1]]));
+}
+
+#[test]
+fn without_the_capacitor_a_word_tears() {
+    let text = "0 word 0 1111111111111111 -\n0 fence -\n0 word 0 2222222222222222 -";
+    let of = |semantics| states(text, semantics, &[0]);
+    let (old, new) = (0x1111_1111_1111_1111u64, 0x2222_2222_2222_2222u64);
+    assert_eq!(of(Semantics::Epoch), set(&[&[old], &[new]]));
+    let torn = of(Semantics::EpochTorn);
+    assert_eq!(torn.len(), 2 + 2 * 7);
+    let halves = [0x1111_1111_2222_2222, 0x2222_2222_1111_1111];
+    assert!(halves.iter().all(|half| torn.contains(&vec![*half])));
+}
+
+/// Returns the states after a trace if thread `now` fences, with other threads' epochs in flight.
+fn lagging(text: &str, now: u8, words: &[u32]) -> BTreeSet<Vec<u64>> {
+    let trace: Trace = format!("keepstone-trace 1 4096\n{text}").parse().unwrap();
+    let initial = Initial::of(&vec![0; trace.len as usize]);
+    let mut p = Persistency::over(Semantics::Epoch, initial).lagging();
+    for e in &trace.events {
+        p.apply(&trace, e);
+    }
+    p.ways(now).iter().flat_map(|units| states_of(&p, units, words)).collect()
+}
+
+#[test]
+fn epochs_of_contexts_that_share_no_line_have_no_order() {
+    let text =
+        format!("0 word 0 {ONE} -\n0 fence -\n0 word 0 {TWO} -\n0 fence -\n1 word 64 {ONE} -");
+    let got = lagging(&text, 1, &[0, 8]);
+    assert_eq!(got, set(&[&[0, 0], &[0, 1], &[1, 0], &[1, 1], &[2, 0], &[2, 1]]));
+    // Whose epoch ends has no choice: earlier states were met before.
+    assert_eq!(lagging(&text, 0, &[0, 8]), set(&[&[1, 0], &[1, 1], &[2, 0], &[2, 1]]));
+}
+
+#[test]
+fn an_access_to_anothers_line_makes_its_epochs_durable() {
+    for access in [format!("1 word 8 {ONE} -"), "1 load 8 8 -".to_owned()] {
+        let text = format!("0 word 64 {ONE} -\n0 fence -\n0 word 0 {ONE} -\n{access}");
+        assert!(lagging(&text, 1, &[8, 0]).iter().all(|state| state == &[1, 1]), "{access}");
+    }
+}
+
+#[test]
+fn a_ninth_epoch_waits_for_the_first() {
+    let epochs = |n: u32| -> String {
+        (0..n).map(|i| format!("0 word {:#x} {ONE} -\n0 fence -\n", i * 64)).collect()
+    };
+    let oldest = |n| lagging(&epochs(n), 1, &[0]);
+    assert_eq!(oldest(EPOCHS_MAX as u32), set(&[&[0], &[1]]));
+    assert_eq!(oldest(EPOCHS_MAX as u32 + 1), set(&[&[1]]));
 }

@@ -273,6 +273,7 @@ pub fn command_runs() -> Result<Vec<CommandRun<Found>>, String> {
                 before,
                 done,
                 state,
+                then: None,
             });
         }
     }

@@ -9,6 +9,15 @@ use crashsim::trace::Trace;
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// A continuation after a crash.
+#[derive(Clone, Copy)]
+pub struct Sequel<F> {
+    /// A command that works after a crash anywhere.
+    pub run: fn(&CrashImage) -> Result<(), String>,
+    /// Its effect.
+    pub done: F,
+}
+
 /// A recorded command.
 pub struct CommandRun<F> {
     /// Its name in reports.
@@ -23,6 +32,8 @@ pub struct CommandRun<F> {
     pub done: F,
     /// Recovers an image and returns what it is.
     pub state: fn(&CrashImage) -> Result<F, String>,
+    /// What is done after each crash, and then judged as well.
+    pub then: Option<Sequel<F>>,
 }
 
 impl<F: Clone + PartialEq + Debug> CommandRun<F> {
@@ -31,8 +42,19 @@ impl<F: Clone + PartialEq + Debug> CommandRun<F> {
     /// # Errors
     /// The first violation.
     pub fn explore(&self, trace: &Trace, semantics: Semantics) -> Result<Stats, String> {
+        let state = |image: &CrashImage| -> Result<F, String> {
+            let after = (self.state)(image)?;
+            if let Some(then) = &self.then {
+                (then.run)(image).map_err(|e| format!("after that: {e}"))?;
+                let end = (self.state)(image)?;
+                if end != then.done {
+                    return Err(format!("after that: it leaves {end:?}"));
+                }
+            }
+            Ok(after)
+        };
         let recover = |image: &CrashImage| {
-            catch_unwind(AssertUnwindSafe(|| (self.state)(image)))
+            catch_unwind(AssertUnwindSafe(|| state(image)))
                 .unwrap_or_else(|_| Err("recovery panicked".to_owned()))
         };
         let mut wrong = None;

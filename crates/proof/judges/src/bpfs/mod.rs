@@ -6,6 +6,7 @@ mod decode;
 mod ordered;
 pub mod shared;
 pub mod snapshots;
+mod streams;
 
 pub use ordered::{Ordered, sequences as ordered_sequences};
 

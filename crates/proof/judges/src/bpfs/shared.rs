@@ -49,7 +49,7 @@ clone /t 0 /o 0 0; clone /t 2097152 /u 0 0; clone /u 0 /w 0 2097152; clone /t 0 
 clone /w 4194304 /x 2097152 2097152; clone /t 0 /t 4194304 2097152; clone /o 0 /t 0 0";
 
 /// Sequences: a later operation stores where an earlier one has left a block to one file.
-const SEQUENCES: [&str; 26] = [
+const SEQUENCES: [&str; 27] = [
     "write /s 0 8; write /a 0 8; write /s 100 200; write /a 64 64",
     "unlink /s; write /a 0 8; append /a 100; write /a 100 300",
     "unlink /a; write /s 0 8; append /s 100; truncate /s 100; append /s 10",
@@ -70,6 +70,8 @@ const SEQUENCES: [&str; 26] = [
     "unlink /r; write /v 10 100; write /d/w 4100 100; unlink /v; append /d/w 100",
     "clone /r 0 /o 0 0; truncate /o 0; write /r 0 8; sync; remount; write /r 8 8",
     "write /s 0 8; remount; write /a 0 8; unlink /s; remount; write /a 8 8",
+    // An unmount records that nothing is shared any more.
+    "unlink /s; unlink /q; unlink /v; unlink /d/w; unlink /r; remount; remount; clone /a 0 /o 0 0; write /a 0 8",
     "copy /r 0 /o 0 20000; write /r 0 8; write /o 8 8",
     "clone /r 4096 /o 0 8192; write /r 4100 8; write /o 10 8",
     "create /n; write /n 0 4096; clone /n 0 /r 8192 0; clone /r 8192 /o 0 4096; write /n 0 8; write /r 8192 8; unlink /o",

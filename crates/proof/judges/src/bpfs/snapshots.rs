@@ -4,8 +4,8 @@
 //! The name of a snapshot has the digest of the tree that it must show. So each snapshot in any
 //! state after a crash can be judged by itself.
 
-use super::commands::CommandRun;
-use super::{Bpfs, Ordered};
+use super::commands::{CommandRun, Sequel};
+use super::{Bpfs, Ordered, streams};
 use crate::{mounted, text};
 use crashsim::image::CrashImage;
 use crashsim::keeping;
@@ -36,17 +36,18 @@ struct Snapshots<'m, M: Medium> {
 }
 
 /// Returns the digest of the tree that a file system shows.
-fn digest(fs: &dyn FileSystem) -> Result<String, String> {
+pub(super) fn digest(fs: &dyn FileSystem) -> Result<String, String> {
     let mut hasher = DefaultHasher::new();
     tree(fs).map_err(text)?.hash(&mut hasher);
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// Returns the names of the snapshots on a medium, in the order of their creation. (The clock
+/// Returns the names of the complete snapshots on a medium, in the order of their creation. (The clock
 /// starts again in each mount, so their times do not show the order.)
 fn names(medium: &impl Medium) -> Result<Vec<String>, String> {
     let all = bpfs::snapshots(medium).map_err(text)?;
-    let mut names: Vec<_> = all.into_iter().map(|snapshot| snapshot.name).collect();
+    let complete = all.into_iter().filter(|snapshot| !snapshot.is_incomplete);
+    let mut names: Vec<_> = complete.map(|snapshot| snapshot.name).collect();
     names.sort_by_key(|name| number(name));
     Ok(names)
 }
@@ -292,11 +293,19 @@ struct PoolCommand {
     has_one: bool,
     run: fn(&Recorder<CrashImage>) -> Result<(), pool::Error>,
     done: Found,
+    /// A command that works after a crash anywhere, and its effect.
+    then: Option<Sequel<Found>>,
 }
 
-const COMMANDS: [PoolCommand; 4] = [
-    PoolCommand { name: "create the first", has_one: false, run: create, done: (1, true) },
-    PoolCommand { name: "create", has_one: true, run: create, done: (2, true) },
+const COMMANDS: [PoolCommand; 7] = [
+    PoolCommand {
+        name: "create the first",
+        has_one: false,
+        run: create,
+        done: (1, true),
+        then: None,
+    },
+    PoolCommand { name: "create", has_one: true, run: create, done: (2, true), then: None },
     PoolCommand {
         name: "delete",
         has_one: true,
@@ -305,12 +314,41 @@ const COMMANDS: [PoolCommand; 4] = [
             Ok(pool.delete_snapshot(&first_name(medium)?)?)
         },
         done: (0, true),
+        then: None,
     },
     PoolCommand {
         name: "roll back",
         has_one: true,
         run: |medium| bpfs::roll_back(medium, &first_name(medium)?),
         done: (1, false),
+        then: None,
+    },
+    PoolCommand {
+        name: "receive",
+        has_one: false,
+        run: |medium| streams::receive_in_parts(medium, &streams::FULL),
+        done: (1, true),
+        then: Some(Sequel { run: |image| streams::go_on(image, &streams::FULL), done: (1, true) }),
+    },
+    PoolCommand {
+        name: "receive a difference",
+        has_one: true,
+        run: |medium| streams::receive_in_parts(medium, &streams::DIFFERENCE),
+        done: (2, true),
+        then: Some(Sequel {
+            run: |image| streams::go_on(image, &streams::DIFFERENCE),
+            done: (2, true),
+        }),
+    },
+    PoolCommand {
+        name: "receive and abort",
+        has_one: true,
+        run: |medium| {
+            streams::receive_half(medium, &streams::DIFFERENCE)?;
+            streams::abort(medium, &streams::DIFFERENCE)
+        },
+        done: (1, true),
+        then: Some(Sequel { run: streams::abort_all, done: (1, true) }),
     },
 ];
 
@@ -329,11 +367,11 @@ fn first_name(medium: &impl Medium) -> Result<String, pool::Error> {
 /// # Errors
 /// Those of the commands.
 pub fn command_runs() -> Result<Vec<CommandRun<Found>>, String> {
-    let record = |PoolCommand { name, has_one, run, done }| {
+    let record = |PoolCommand { name, has_one, run, done, then }| {
         let bytes = pool_of_commands(has_one)?;
         let trace = keeping::record(&bytes, |medium| run(medium).map_err(text))?;
         let (name, before) = (name.to_owned(), (usize::from(has_one), true));
-        Ok(CommandRun { name, bytes, trace, before, done, state })
+        Ok(CommandRun { name, bytes, trace, before, done, state, then })
     };
     COMMANDS.into_iter().map(record).collect()
 }
@@ -348,7 +386,7 @@ fn state(image: &CrashImage) -> Result<Found, String> {
 }
 
 /// Returns the pool for the commands: with the file `/late`, and perhaps a snapshot from before.
-fn pool_of_commands(has_snapshot: bool) -> Result<Vec<u8>, String> {
+pub(super) fn pool_of_commands(has_snapshot: bool) -> Result<Vec<u8>, String> {
     const MORE: &str = "write /a 0 8; unlink /s; rename /d/b /b; create /late; write /late 0 5000; \
         mkdir /m; create /m/1; create /m/2; create /m/3; create /m/4; create /m/5; create /m/6; \
         create /m/7; create /m/8; create /m/9; create /m/10; create /m/11; create /m/12; \

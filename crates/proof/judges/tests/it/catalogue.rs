@@ -10,6 +10,11 @@ fn every_planted_bug_has_its_place() {
     let bugs = catalogue::all(crates).unwrap();
     assert!(bugs.len() > 100, "{} bugs", bugs.len());
     let woven = catalogue::weave(crates, &bugs).unwrap();
+    for (file, text) in &woven {
+        if let Err(e) = syn::parse_file(text) {
+            panic!("{file} with all bugs: {e}");
+        }
+    }
     for number in 1..=bugs.len() {
         let switch = format!("planted::is({number})");
         let times: usize = woven.values().map(|text| text.matches(&switch).count()).sum();

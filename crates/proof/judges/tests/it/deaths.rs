@@ -198,7 +198,7 @@ fn bugs_planted_in_the_scan_are_found() {
                 runs.push(Run { base, name: death.to_string(), recorded });
             }
         }
-        let fates = score_runs(&Bpfs, &runs, FROM, &in_scan);
+        let fates = score_runs(&Bpfs, &runs, FROM, Semantics::Adr, &in_scan);
         for (m, fate) in &fates {
             let site = label(crates, &m.site);
             println!("{scenario:?}: {:?} at {site}: {fate:?}", m.bug);

@@ -9,6 +9,7 @@ mod careless;
 mod catalogue;
 mod common;
 mod deaths;
+mod epochs;
 mod lent;
 mod lost;
 mod modes;

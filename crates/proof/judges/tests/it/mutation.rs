@@ -78,7 +78,15 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
         &[DropFence, FlushAfterFence, DelayStore],
         FENCED_AGAIN,
     ),
-    ("snapshots.rs create_snapshot: let _ = self.medium.publish", &[DelayStore], ALONE),
+    ("snapshots.rs publish_entry: let _ = self.medium.publish", &[DelayStore], ALONE),
+    ("receive.rs receive_group: let _ = self.medium.publish", &[DelayStore], ALONE),
+    ("receive.rs end_to_receive: let _ = self.medium.publish", &[DelayStore, EarlyStore], ALONE),
+    ("parents.rs end_sharing: let _ = self.medium.publish", STORE, NOTHING_SHARED),
+    (
+        "parents.rs end_sharing: let _ = self.medium.publish",
+        &[DropFence, FlushAfterFence],
+        NOTHING_SHARED,
+    ),
     ("snapshots.rs delete_snapshot: let _ = self.medium.publish", &[DelayStore, EarlyStore], ALONE),
     ("backed.rs unmark_block: let _ = self.medium.publish", &[EarlyStore], UNMARKED),
     ("backed.rs expand: self.medium.write_nt", &[ShortStore], BEYOND),
@@ -175,20 +183,20 @@ fn planted_bugs_are_found() {
     let more = score(&Bpfs, &sequences, 0, &open).unwrap();
     fates.extend(more);
     fates.extend(formatting_mutants(&bases[0]));
-    let snapshots_here = |m: &Mutant| m.site.contains("src/snapshots.rs:");
     let with_snapshots = snapshots::bases().unwrap();
     let of = |base| snapshots::workloads().into_iter().map(move |ops| (base, ops));
     let workloads: Vec<_> = with_snapshots.iter().flat_map(of).collect();
-    fates.extend(score(&Snapshotted::default(), &workloads, 0, &snapshots_here).unwrap());
+    fates.extend(score(&Snapshotted::default(), &workloads, 0, &is_of_snapshots).unwrap());
     let of_commands = snapshots::command_runs().unwrap();
-    let of_snapshots = |run| command_mutants(run, "src/snapshots.rs:");
+    let of_snapshots = |run| command_mutants(run, &is_of_snapshots);
     for (m, fate) in of_commands.iter().flat_map(of_snapshots) {
-        if matches!(fate, Fate::Killed { .. }) && fates.contains_key(&m) {
+        let is_new = m.site.contains("src/receive.rs:") && !fates.contains_key(&m);
+        if is_new || matches!(fate, Fate::Killed { .. }) && fates.contains_key(&m) {
             fates.insert(m, fate);
         }
     }
     for run in branches::command_runs().unwrap() {
-        for (m, fate) in command_mutants(&run, "src/branches.rs:") {
+        for (m, fate) in command_mutants(&run, &|m| m.site.contains("src/branches.rs:")) {
             if matches!(fate, Fate::Killed { .. }) || !fates.contains_key(&m) {
                 fates.insert(m, fate);
             }
@@ -281,13 +289,18 @@ fn orderings(crates: &Path) -> Vec<(String, String)> {
     places
 }
 
-/// Explores the mutants of a command on the snapshots or branches of a pool, in one file.
+/// Returns whether a mutant is of the code for snapshots.
+fn is_of_snapshots(m: &Mutant) -> bool {
+    ["src/snapshots.rs:", "src/receive.rs:"].iter().any(|file| m.site.contains(file))
+}
+
+/// Explores the wanted mutants of a command on the snapshots or branches of a pool.
 fn command_mutants<F: Clone + PartialEq + Debug>(
     run: &CommandRun<F>,
-    file: &str,
+    is_wanted: &dyn Fn(&Mutant) -> bool,
 ) -> Vec<(Mutant, Fate)> {
     let mut all = mutants(&run.trace, 0);
-    all.retain(|m| m.site.contains(file));
+    all.retain(|m| is_wanted(m));
     let fate = |m: Mutant| {
         let Some(mutated) = mutate(&run.trace, &run.bytes, &m) else { return (m, Fate::Moot) };
         let killed = |what| Fate::Killed { by: "a command".into(), what };

@@ -51,7 +51,7 @@ fn explore<T: Target>(
             Err(err) => Err(err.to_string()),
         };
         let trace = keeping::record(&bytes, done).unwrap();
-        for semantics in Semantics::ALL {
+        for semantics in Semantics::ATOMIC {
             let is_done = |image: &CrashImage| size(image) == to;
             let (stats, wrong) =
                 keeping::explore(target, &bytes, &trace, semantics, is_done).unwrap();

@@ -3,7 +3,10 @@
 use vfs::model::Model;
 use vfs::script::{Driver, parse};
 use vfs::tree::{diff, subtree};
-use vfs::{Cloned, Errno, FileSystem, Ino, Limits, Mappings, Openings, clone_tree, path};
+use vfs::{
+    Caller, Cloned, Errno, FileSystem, Ino, Limits, Mappings, NewKind, NewNode, Openings,
+    clone_tree, path,
+};
 
 const TREE: &str = "mkdir /src mode=750; create /src/a mode=6755; write /src/a 0 5000; \
     link /src/a /src/b; mkdir /src/d; setdefaultacl /src/d; create /src/d/c; write /src/d/c 100000 10; \
@@ -101,4 +104,29 @@ fn copies_in_parts_are_whole() {
     clone(&fs, "/src", "/to/clone").unwrap();
     let tree = |of| subtree(&fs, ino(&fs, of)).unwrap();
     assert_eq!(diff(&tree("/src"), &tree("/to/clone")), None);
+}
+
+/// A clone of a deep tree that fails is removed in a thread with little stack.
+#[test]
+fn a_deep_clone_that_fails_leaves_nothing() {
+    const DEPTH: u64 = 3000;
+    let fails = || {
+        let fs = Model::new();
+        let node = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
+        let make = |dir, name: &[u8]| fs.create(&Caller::ROOT, dir, name, &node).unwrap().ino;
+        let (source, to) = (make(fs.root(), b"src"), make(fs.root(), b"to"));
+        let (mut dir, mut count) = (source, 0);
+        while count < DEPTH {
+            dir = make(dir, b"below");
+            let file = NewNode { kind: NewKind::File, ..node };
+            fs.create(&Caller::ROOT, dir, b"file", &file).unwrap();
+            count += 1;
+        }
+        let mut until_all_is_there = |done: &Cloned| done.files < DEPTH;
+        let cloned = clone_tree(&fs, source, (to, b"clone"), 1, &mut until_all_is_there);
+        assert_eq!(cloned, Err(Errno::INTR));
+        assert_eq!(vfs::names_in(&fs, to).unwrap().len(), 0);
+    };
+    let thread = std::thread::Builder::new().stack_size(256 << 10);
+    thread.spawn(fails).unwrap().join().unwrap();
 }

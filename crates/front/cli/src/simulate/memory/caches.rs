@@ -27,7 +27,8 @@ pub fn run(args: &CachesArgs, json: bool) -> Result<()> {
     let replay = |mode: &OrderingMode| -> Result<HardwareReport> {
         let mut simulator = Simulator::new(args.hardware.config(*mode)?, ())?;
         let mut reader = super::open(&args.trace)?;
-        simulator.replay(&mut reader).with_context(|| args.trace.display().to_string())?;
+        let named = || args.trace.display().to_string();
+        args.hardware.replay(&mut simulator, &mut reader).with_context(named)?;
         Ok(simulator.finish().0)
     };
     let reports: Vec<_> = args.mode.iter().map(replay).collect::<Result<_>>()?;
@@ -36,7 +37,7 @@ pub fn run(args: &CachesArgs, json: bool) -> Result<()> {
     }
     let ms = |ns: u64| format!("{:.3}", ns as f64 / 1e6);
     type Cell = Box<dyn Fn(&HardwareReport) -> String>;
-    let rows: [(&str, Cell); 18] = [
+    let rows: [(&str, Cell); 20] = [
         ("time, ms", Box::new(move |r| ms(r.time_ns))),
         ("of that computation", Box::new(move |r| ms(r.compute_ns))),
         ("waits for durability", Box::new(move |r| ms(r.counts.fence_wait_ns))),
@@ -48,6 +49,8 @@ pub fn run(args: &CachesArgs, json: bool) -> Result<()> {
         ("L2 hits", Box::new(|r| r.counts.l2_hits.to_string())),
         ("lines read from memory", Box::new(|r| r.counts.memory_reads.to_string())),
         ("lines written to memory", Box::new(|r| r.counts.memory_writes.to_string())),
+        ("requests that hit a row buffer", Box::new(|r| r.counts.rows.hits.to_string())),
+        ("rows written to the cells", Box::new(|r| r.counts.rows.writes.to_string())),
         ("dirty lines, most", Box::new(|r| r.counts.dirty_max.to_string())),
         ("dirty lines at the end", Box::new(|r| r.dirty_at_end.to_string())),
         ("epochs with stores", Box::new(|r| r.counts.epochs.to_string())),
@@ -57,7 +60,7 @@ pub fn run(args: &CachesArgs, json: bool) -> Result<()> {
         ("conflicts of two cores", Box::new(|r| r.counts.cross_core_conflicts.to_string())),
     ];
     let line = |name: &str, cells: &mut dyn Iterator<Item = String>| {
-        say!("{name:30}{}", cells.map(|cell| format!("{cell:>14}")).collect::<String>());
+        say!("{name:31}{}", cells.map(|cell| format!("{cell:>14}")).collect::<String>());
     };
     line("", &mut reports.iter().map(|report| report.config.mode.to_string()));
     for (name, cell) in rows {

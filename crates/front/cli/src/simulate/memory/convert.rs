@@ -103,7 +103,7 @@ pub fn export(args: &ExportArgs, json: bool) -> Result<()> {
         None => writer.export(&mut reader).with_context(named)?,
         Some(_) => {
             let mut simulator = Simulator::new(config, writer)?;
-            simulator.replay(&mut reader).with_context(named)?;
+            args.hardware.replay(&mut simulator, &mut reader).with_context(named)?;
             writer = simulator.finish().1;
             0
         }

@@ -59,9 +59,15 @@ pub fn run(args: &CostsArgs, json: bool) -> Result<()> {
         ("  words torn without it", format!("up to {}", capacitor.torn_words)),
     ]);
     say!();
-    say!("memory        read   write  banks  source");
-    for NamedMemory { name, read_ns, write_ns, banks, source } in MEMORIES {
-        say!("{name:10} {read_ns:>4} ns {write_ns:>4} ns  {banks:>5}  {source}");
+    say!("memory        read    write  rows, B  banks  source");
+    for memory in MEMORIES {
+        let NamedMemory { name, read_ns, write_ns, source, .. } = memory;
+        let rows = memory.rows.map_or("-".to_owned(), |rows| rows.bytes.to_string());
+        let banks = match memory.channels.count {
+            1 => memory.banks.to_string(),
+            count => format!("{count}×{}", memory.banks),
+        };
+        say!("{name:10} {read_ns:>4} ns  {write_ns:>4} ns  {rows:>7}  {banks:>5}  {source}");
     }
     Ok(())
 }

@@ -1,9 +1,14 @@
 //! The options of the commands that replay a trace through caches.
 
-use anyhow::Result;
+use std::io::Read;
+
+use anyhow::{Context as _, Result};
 use clap::Args;
-use memsim::caches::memories::{MEMORIES, NamedMemory};
-use memsim::caches::{CacheSize, HardwareConfig, OrderingMode, Timing};
+use memsim::caches::memories::{self, MEMORIES, NamedMemory};
+use memsim::caches::{
+    CacheSize, Channels, HardwareConfig, OrderingMode, RowBuffers, Simulator, Timing, WriteSink,
+};
+use memsim::trace::{Action, MemoryEvent, Reader, TraceError};
 
 use crate::{output, size};
 
@@ -25,14 +30,14 @@ pub struct HardwareArgs {
     /// Data is durable in the queue of the memory controller (ADR), not only in memory.
     #[arg(long)]
     pub adr: bool,
-    /// The memory: pcm, stt-mram, nvdimm-n, cxl-near, cxl-far or optane. `costs` lists their
-    /// numbers and sources.
+    /// The memory: pcm, pcm-rows, stt-mram, reram, nvdimm-n, cxl-near, cxl-far or optane. `costs`
+    /// lists their numbers and sources.
     #[arg(long, value_name = "NAME", default_value = MEMORIES[0].name)]
     pub memory: NamedMemory,
-    /// Nanoseconds for a read of a line from memory, instead of that of --memory.
+    /// Nanoseconds for a read of a line, or of a row, from memory, instead of that of --memory.
     #[arg(long, value_name = "NS")]
     pub read_ns: Option<u64>,
-    /// Nanoseconds for a write of a line to memory, instead of that of --memory.
+    /// Nanoseconds for a write of a line or row to memory, instead of that of --memory.
     #[arg(long, value_name = "NS")]
     pub write_ns: Option<u64>,
     /// Nanoseconds for an access that hits the L1 cache.
@@ -41,12 +46,50 @@ pub struct HardwareArgs {
     /// Nanoseconds for an access that hits the L2 cache.
     #[arg(long, value_name = "NS", default_value_t = timing().l2_ns)]
     pub l2_ns: u64,
-    /// Banks of the memory, which work at the same time, instead of those of --memory.
+    /// Banks of a channel, which work at the same time, instead of those of --memory.
     #[arg(long, value_name = "N")]
     pub banks: Option<u32>,
-    /// Writes that the queue of the memory controller holds. Default: 32, or a write for each bank.
+    /// Writes that the queue of the memory controller holds for a channel. Default: 32, or a write
+    /// for each bank.
     #[arg(long, value_name = "N")]
     pub queue: Option<u32>,
+    /// Row buffers of a bank: bytes of a row, their number, nanoseconds for an access to one. `none`:
+    /// each access goes to the cells. Default: those of --memory.
+    #[arg(long, value_name = "BYTES,N,NS|none", value_parser = row_buffers)]
+    pub row_buffers: Option<RowBuffersChoice>,
+    /// Channels: their number, the bytes after which the next follows, nanoseconds for which a line
+    /// occupies the bus. Default: those of --memory.
+    #[arg(long, value_name = "N,BYTES,NS", value_parser = channels)]
+    pub channels: Option<Channels>,
+    /// Nanoseconds of computation before each operation, instead of the times that were measured
+    /// when the trace was recorded. The result is then the same for every recording.
+    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
+    pub computation: Option<u64>,
+}
+
+/// The answer to `--row-buffers`.
+#[derive(Clone, Copy, Debug)]
+pub struct RowBuffersChoice(Option<RowBuffers>);
+
+/// Splits a list of three values.
+fn three(text: &str) -> Result<[&str; 3]> {
+    let parts: Vec<&str> = text.split(',').collect();
+    parts.try_into().ok().context("three values with commas between them")
+}
+
+fn row_buffers(text: &str) -> Result<RowBuffersChoice> {
+    if text == "none" {
+        return Ok(RowBuffersChoice(None));
+    }
+    let [bytes, buffers, hit_ns] = three(text)?;
+    let (bytes, buffers) = (size::parse(bytes)?, buffers.parse()?);
+    Ok(RowBuffersChoice(Some(RowBuffers { bytes, buffers, hit_ns: hit_ns.parse()? })))
+}
+
+fn channels(text: &str) -> Result<Channels> {
+    let [count, interleave, bus_ns] = three(text)?;
+    let (count, interleave_bytes) = (count.parse()?, size::parse(interleave)?);
+    Ok(Channels { count, interleave_bytes, bus_ns: bus_ns.parse()?, fixed_ns: 0 })
 }
 
 fn timing() -> Timing {
@@ -72,7 +115,7 @@ fn cache(text: &str, default: CacheSize) -> Result<CacheSize> {
 impl HardwareArgs {
     /// Returns the hardware. A configuration that cannot be is wrong usage.
     pub fn config(&self, mode: OrderingMode) -> Result<HardwareConfig> {
-        let of_memory = self.memory.timing(timing());
+        let of_memory = memories::timing(&self.memory, timing());
         let config = HardwareConfig {
             mode,
             cores: self.cores,
@@ -87,10 +130,27 @@ impl HardwareArgs {
                 write_ns: self.write_ns.unwrap_or(of_memory.write_ns),
                 banks: self.banks.unwrap_or(of_memory.banks),
                 queue: self.queue.unwrap_or(of_memory.queue),
+                rows: self.row_buffers.map_or(of_memory.rows, |RowBuffersChoice(rows)| rows),
+                channels: self.channels.unwrap_or(of_memory.channels),
             },
             ..HardwareConfig::default()
         };
         config.check().map_err(output::wrong_usage)?;
         Ok(config)
+    }
+
+    /// Replays a trace.
+    pub fn replay<S: WriteSink, R: Read>(
+        &self,
+        simulator: &mut Simulator<S>,
+        reader: &mut Reader<R>,
+    ) -> std::result::Result<(), TraceError> {
+        let Some(computation) = self.computation else { return simulator.replay(reader) };
+        while let Some(event) = reader.next_event()? {
+            let is_begin = matches!(event.action, Action::Begin { .. });
+            let gap_ns = if is_begin { computation } else { 0 };
+            simulator.step(&MemoryEvent { gap_ns, ..event });
+        }
+        Ok(())
     }
 }

@@ -116,7 +116,8 @@ fn measured(args: &ThroughputArgs) -> Result<Measured> {
             let (read, written) = if args.model {
                 let config = args.hardware.config(OrderingMode::Clwb)?;
                 let mut simulator = Simulator::new(config, ())?;
-                simulator.replay(&mut super::open(path)?).with_context(named)?;
+                let mut reader = super::open(path)?;
+                args.hardware.replay(&mut simulator, &mut reader).with_context(named)?;
                 let report = simulator.finish().0;
                 (report.counts.memory_reads, report.counts.memory_writes + report.dirty_at_end)
             } else {

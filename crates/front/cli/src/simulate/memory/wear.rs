@@ -61,7 +61,7 @@ pub fn run(args: &WearArgs, json: bool) -> Result<()> {
     let config = args.hardware.config(args.mode)?;
     let mut simulator = Simulator::new(config, WearCounts::new(pages_max))?;
     let mut reader = super::open(&args.trace)?;
-    simulator.replay(&mut reader).with_context(named)?;
+    args.hardware.replay(&mut simulator, &mut reader).with_context(named)?;
     let region = reader.region_len();
     let (report, counts) = simulator.finish();
     ensure!(

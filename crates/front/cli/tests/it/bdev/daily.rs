@@ -254,3 +254,19 @@ fn stop_and_start(served: &Served) {
         ok(&["bdev", "serve", &pool, "--socket", &served.path("socket")]);
     }
 }
+
+#[test]
+fn a_server_is_recorded() {
+    let other = Served::start("/dev/shm", &[]);
+    let trace = other.path("trace");
+    let served = Served::start("/dev/shm", &["--record", &trace]);
+    served.client().write(0, &[7; BLOCK]).unwrap();
+    ok(&["bdev", "stop", &served.path("socket")]);
+    let found = ok(&["simulate", "memory", "describe", &trace, "--json"]);
+    let found: Value = serde_json::from_str(&found).unwrap();
+    assert!(found["fences"].as_u64().unwrap() > 0, "{found}");
+    let pools = [&*other.path("one"), &*other.path("two")];
+    let both =
+        ["bdev", "serve", pools[0], pools[1], "--create", "--size", "1M", "--record", &trace];
+    assert!(fails(&both).contains("one pool"));
+}

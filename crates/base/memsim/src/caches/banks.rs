@@ -1,0 +1,154 @@
+//! Channels, banks and row buffers: how long a request takes once it begins.
+//!
+//! - banks-B1: Channels take turns, with pieces of [`Channels::interleave_bytes`]. Rows of a
+//!   channel take turns in its banks. Without row buffers a row is a line.
+//! - banks-B2: A bank serves one request at a time; banks work at the same time.
+//! - banks-B3: Without row buffers, a read takes [`Timing::read_ns`] and a write
+//!   [`Timing::write_ns`].
+//! - banks-B4: With row buffers, an access to a row in a buffer takes [`RowBuffers::hit_ns`].
+//!   Another row takes the place of the one that was not used for longest. If that was stored to,
+//!   it is written first, which takes `write_ns`. A read then fetches its row in `read_ns`, a write
+//!   does not, and either takes `hit_ns` more.
+//! - banks-B5: At last a line occupies the channel's bus for [`Channels::bus_ns`], one line after
+//!   the other. Its bank waits for the bus.
+
+use super::config::{Channels, RowBuffers, Timing};
+use crate::LINE;
+use serde::Serialize;
+
+/// The place of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    channel: u32,
+    /// The bank, counted through all channels.
+    bank: u32,
+    row: u64,
+}
+
+impl Place {
+    pub(super) fn channel(self) -> usize {
+        self.channel as usize
+    }
+
+    pub(super) fn bank(self) -> usize {
+        self.bank as usize
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    row: u64,
+    is_dirty: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Bank {
+    /// The time from which it is free.
+    free: u64,
+    /// Rows in buffers, the last used at the end.
+    open: Vec<Row>,
+}
+
+/// Counts of a memory with row buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RowCounts {
+    /// Requests to a row in a buffer.
+    pub hits: u64,
+    /// Requests to another row.
+    pub misses: u64,
+    /// Rows that were written from a buffer to the memory's cells.
+    pub writes: u64,
+}
+
+/// The memory behind the controller.
+#[derive(Debug)]
+pub(super) struct Banks {
+    timing: Timing,
+    banks: Vec<Bank>,
+    /// The time from which each channel's bus is free.
+    buses: Vec<u64>,
+    pub(super) counts: RowCounts,
+}
+
+impl Banks {
+    pub(super) fn new(timing: Timing) -> Self {
+        let channels = timing.channels.count as usize;
+        Self {
+            timing,
+            banks: vec![Bank::default(); channels * timing.banks as usize],
+            buses: vec![0; channels],
+            counts: RowCounts::default(),
+        }
+    }
+
+    /// Returns the place of a line (banks-B1).
+    pub(super) fn place(&self, line: u64) -> Place {
+        let Channels { count, interleave_bytes, .. } = self.timing.channels;
+        let (mut channel, mut within) = (0, line);
+        if count > 1 {
+            let lines = interleave_bytes / LINE;
+            let piece = line / lines;
+            channel = (piece % u64::from(count)) as u32;
+            within = piece / u64::from(count) * lines + line % lines;
+        }
+        let row = within / self.timing.rows.map_or(1, |rows| rows.bytes / LINE);
+        let banks = self.timing.banks;
+        let bank = channel * banks + (row % u64::from(banks)) as u32;
+        Place { channel, bank, row }
+    }
+
+    /// Returns the time from which a bank is free.
+    pub(super) fn free(&self, bank: usize) -> u64 {
+        self.banks[bank].free
+    }
+
+    /// Whether the row is in a buffer.
+    pub(super) fn is_hit(&self, place: Place) -> bool {
+        let open = &self.banks[place.bank as usize].open;
+        open.iter().any(|open| open.row == place.row)
+    }
+
+    /// Serves a request that begins at `at`, when its bank is free. Returns its end.
+    pub(super) fn serve(&mut self, place: Place, is_write: bool, at: u64) -> u64 {
+        let Timing { read_ns, write_ns, rows, channels, .. } = self.timing;
+        let took = match rows {
+            None if is_write => write_ns,
+            None => read_ns,
+            Some(rows) => self.access(place, is_write, rows),
+        };
+        let bus = &mut self.buses[place.channel as usize];
+        let end = match channels.bus_ns {
+            0 => at + took,
+            bus_ns => (at + took).max(*bus) + bus_ns,
+        };
+        *bus = (*bus).max(end);
+        self.banks[place.bank as usize].free = end;
+        end
+    }
+
+    /// Returns the time of an access through row buffers (banks-B4).
+    fn access(&mut self, place: Place, is_write: bool, rows: RowBuffers) -> u64 {
+        let open = &mut self.banks[place.bank as usize].open;
+        let mut took = rows.hit_ns;
+        let mut row = Row { row: place.row, is_dirty: false };
+        match open.iter().position(|open| open.row == place.row) {
+            Some(at) => {
+                self.counts.hits += 1;
+                row = open.remove(at);
+            }
+            None => {
+                self.counts.misses += 1;
+                if open.len() == rows.buffers as usize && open.remove(0).is_dirty {
+                    self.counts.writes += 1;
+                    took += self.timing.write_ns;
+                }
+                if !is_write {
+                    took += self.timing.read_ns;
+                }
+            }
+        }
+        row.is_dirty |= is_write;
+        open.push(row);
+        took
+    }
+}

@@ -1,0 +1,191 @@
+"""docs/papers/bpfs.md: the figures of BPFS (Condit et al., SOSP 2009) from models and counts."""
+
+import os
+
+from page import bars, lines, origin, paragraph, simulate, table, write
+
+SIZES = [8, 64, 512, 1024, 4096]
+CREATES = [100, 1000, 10_000]
+# Computation of an operation in the models: none, and 1 µs.
+COMPUTATIONS = [0, 1000]
+
+
+def workloads(scale):
+    """Returns the workloads of §5.2: name, options of `record`, and the number of operations."""
+    appends, writes = max(130_000 // scale, 100), max(1_000_000 // scale, 100)
+    for size in SIZES:
+        pool = 64 + appends * max(size, 64) * 3 // 2 // (1 << 20)
+        yield (f"append {size} B", appends,
+               ["--workload", "append", "--bytes", size, "--size", f"{pool}M"])
+    for size in SIZES:
+        yield (f"random write {size} B", writes,
+               ["--workload", "overwrite", "--bytes", size, "--size", "256M"])
+    for files in CREATES:
+        yield f"create {files}", files, ["--workload", "create"]
+    yield "PostMark", max(5000 // min(scale, 5), 100), ["--workload", "postmark", "--bytes", 4096]
+
+
+def record(directory, scale):
+    """Records all workloads; returns the traces by name, with their operations."""
+    traces = {}
+    for name, operations, options in workloads(scale):
+        trace = os.path.join(directory, name.replace(" ", "-"))
+        simulate("record", trace, "--operations", operations, *options)
+        traces[name] = (trace, operations)
+    return traces
+
+
+def bytes_written(traces):
+    rows, counts = [], {}
+    for name, (trace, operations) in traces.items():
+        found = simulate("describe", trace)
+        flushed, past = found["flushes"]["lines"], found["nt_stores"]["bytes"]
+        counts[name] = (flushed * 64 + past) / operations
+        rows.append([name, operations, f"{flushed / operations:.2f}", f"{past / operations:.1f}",
+                     f"{found['fences'] / operations:.2f}", f"{counts[name]:.1f}"])
+    head = ["workload", "operations", "lines flushed", "bytes past the cache", "fences",
+            "bytes to the medium"]
+    return rows, head, counts
+
+
+def caches(traces, names, modes, *options):
+    """Returns the reports of ordering modes by workload and mode."""
+    of = {}
+    for name in names:
+        found = simulate("caches", traces[name][0], "--mode", ",".join(modes), *options)
+        of[name] = {report["config"]["mode"] if "config" in report else report["mode"]: report
+                    for report in found["modes"]}
+    return of
+
+
+def figure_5(traces):
+    names = ["append 64 B", "random write 64 B", "create 1000", "PostMark"]
+    modes = ["write-through", "clwb", "epoch"]
+    paper = {"append 64 B": "180 %", "PostMark": "49 %"}
+    rows, plotted = [], []
+    for computation in COMPUTATIONS:
+        reports = caches(traces, names, modes, "--computation", computation)
+        speedups = []
+        for name in names:
+            times = {mode: reports[name][mode]["time_ns"] for mode in modes}
+            writes = {mode: reports[name][mode]["counts"]["memory_writes"]
+                      + reports[name][mode]["dirty_at_end"] for mode in modes}
+            speedup = times["write-through"] / times["epoch"] - 1
+            speedups.append(speedup * 100)
+            rows.append([name, f"{computation} ns",
+                         *[f"{times[mode] / 1e6:.2f}" for mode in modes],
+                         f"{speedup * 100:.0f} %", paper.get(name, "-"),
+                         f"{writes['write-through'] / max(writes['epoch'], 1):.2f}"])
+        plotted.append((f"{computation} ns of computation", speedups))
+    plot = bars("bpfs-figure-5.svg", "Epochs instead of write-through (BPFS Figure 5)",
+                "speedup in %", names, plotted)
+    head = ["workload", "computation", "write-through, ms", "clwb, ms", "epoch, ms", "speedup",
+            "the paper", "writes saved, factor"]
+    return plot, table(head, rows)
+
+
+def figure_7(traces):
+    names = ["append 64 B", "random write 64 B", "create 10000", "PostMark"]
+    rows, series = [], []
+    for name in names:
+        trace, operations = traces[name]
+        by = {}
+        for how, options in [("counters", []), ("model", ["--model"])]:
+            found = simulate("throughput", trace, "--time", 0, *options)
+            rates = [(rate["mb_per_s"], rate["time_s"] * 1e6 / operations)
+                     for rate in found["rates"]]
+            by[how] = dict(rates)
+            if how == "counters":
+                series.append((name, rates))
+        rows.append([name, *[f"{by[how][rate]:.2f}" for how in by for rate in (34.0, 480.0, 800.0)]])
+    plot = lines("bpfs-figure-7.svg", "Time that traffic adds (BPFS Figure 7)",
+                 "throughput of the memory, MB/s", "µs for an operation", series)
+    head = ["workload", "counters: 34 MB/s", "480", "800", "model: 34 MB/s", "480", "800"]
+    return plot, table(head, rows)
+
+
+def hardware():
+    found = simulate("costs")
+    epochs, capacitor = found["epochs"], found["capacitor"]
+    kib = found["total_bytes"] / 1024
+    rows = [
+        ["epoch counter of a context", "64 bits", f"{epochs['counter_bits'] // 2} bits", "the same"],
+        ["more bits of a tag", "4", epochs["tag_bits_per_line"], "the same"],
+        ["index of the 4 MB L2 cache", "7 KB", f"{epochs['l2_index_bits'] / 8 / 1024:.1f} KiB",
+         "a bit and a counter for each epoch and 4 KiB"],
+        ["in all", "approximately 40 KB", f"{kib:.1f} KiB", "L1 caches have tags and an index, too"],
+        ["capacitor, row of 512 bits", "38.4 to 47.8 µF",
+         f"{capacitor['ones_uf']:.1f} to {capacitor['zeros_uf']:.1f} µF",
+         "a droop of 10^-4, which the paper does not state"],
+    ]
+    return table(["part", "the paper", "here", "why"], rows, 4)
+
+
+def wear(traces):
+    rows = []
+    for mode in ["clwb", "write-through", "epoch"]:
+        found = simulate("wear", traces["PostMark"][0], "--mode", mode, "--computation", 1000,
+                         "--capacity", "1G")
+        lives = {life["levelling"]: life["hours"] for life in found["lifetimes"]
+                 if life["endurance"] == 1e8}
+        rows.append([mode, found["totals"]["line_writes"], found["totals"]["line_max"],
+                     *[f"{hours:.3g}" for hours in lives.values()]])
+        names = list(lives)
+    return table(["mode", "writes of lines", "most of one line",
+                  *[f"{name}, h" for name in names]], rows)
+
+
+FIGURES = [
+    ["3 a–c: appends, random writes, creates",
+     "2.5 to 4.3, 1.1 to 4.7 and 1.4 to 18 times as fast as NTFS",
+     "[the engine](../measurements/engine.md), [mounts](../measurements/mount.md) and "
+     "[direct access](../measurements/direct.md) beside ext4 and tmpfs",
+     "NTFS runs on Windows only; peers are Linux file systems in the same run"],
+    ["4 a: PostMark", "3.2 and 1.7 times as fast as NTFS on a disk and in RAM",
+     "[PostMark](../measurements/postmark.md)", "the same numbers of files and transactions"],
+    ["4 b, c: build of Apache, patch", "13 % and 3.4 % faster; 8.7 and 1.7 times as fast",
+     "[whole programs](../measurements/programs.md)", "other programs, as Apache 2.0.63 is old"],
+    ["5: epoch caches", "81 % faster than write-through, 49 to 180 %", "below, by a model", ""],
+    ["6: DRAM beside PCM", "the same IPC in three systems", "not yet",
+     "the model has one memory; DRAM and PCM would be two sets of channels"],
+    ["7: time by throughput of PCM", "faster than a disk from 34 MB/s on, except PostMark",
+     "below, by counts", ""],
+]
+
+
+def page(directory, scale, command):
+    traces = record(directory, scale)
+    rows, head, _ = bytes_written(traces)
+    plot_5, table_5 = figure_5(traces)
+    plot_7, table_7 = figure_7(traces)
+    write("bpfs.md", [
+        origin(command, "bpfs"),
+        "# BPFS: the paper and here\n",
+        paragraph("Figures of \"Better I/O Through Byte-Addressable, Persistent Memory\" (Condit et "
+                  "al., SOSP 2009). This page has what models and counts say; they use no clock. "
+                  f"The scale is 1/{scale} of the paper's operations. "
+                  "[SIMULATION](../SIMULATION.md) explains the models. Measured times are in the "
+                  "pages that the first table names."),
+        table(["figure", "the paper", "here", "why"], FIGURES, 4),
+        "## Bytes written (§5.4)\n",
+        paragraph("For each operation, to the medium: lines that were flushed, and bytes stored past "
+                  "the cache. Counts depend on whether the processor has MOVDIR64B."),
+        table(head, rows),
+        "## Figure 5: epoch caches\n",
+        paragraph("Simulated time on phase-change memory. The paper's processor computes between "
+                  "accesses; here an operation computes nothing, or for 1 µs, at its start. Cores "
+                  "here wait for each access, so that a store to a line that is not cached costs a "
+                  "read in every mode."),
+        plot_5, table_5,
+        "## Figure 7: time by throughput\n",
+        paragraph("What the formula of §5.4 adds to the time in DRAM, in µs for an operation: by "
+                  "counters, which count all lines loaded, and by the model of caches."),
+        plot_7, table_7,
+        "## Hardware (§4.3, §4.4.1)\n", hardware(),
+        "## Wear (§4.2)\n",
+        paragraph("PostMark, for ever, in 1 GiB whose cells endure 10^8 writes: hours until the "
+                  "first cell fails, by kind of levelling. An operation computes for 1 µs. The paper "
+                  "cites 525 hours without and 49 000 hours with a memory that minimises writes, for "
+                  "other programs."),
+        wear(traces),
+    ])
