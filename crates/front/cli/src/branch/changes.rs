@@ -20,7 +20,7 @@ pub type Tree<'a> = (&'a dyn Engine, Ino);
 /// The value of an inode: all that a user can see, except its number, its names, and times that
 /// cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct InodeValue {
     pub kind: FileKind,
     perm: u32,
     owner: (u32, u32),
@@ -36,7 +36,7 @@ pub struct State {
 #[derive(Clone, Debug)]
 pub struct SeenInode {
     pub ino: Ino,
-    pub state: State,
+    pub state: InodeValue,
 }
 
 /// A path that differs: what it was, and what it is.
@@ -45,7 +45,7 @@ pub type Change = (Option<SeenInode>, Option<SeenInode>);
 /// The paths that differ.
 pub type Changes = BTreeMap<PathBytes, Change>;
 
-impl State {
+impl InodeValue {
     /// Reads the value of an inode.
     pub fn of(fs: &dyn Engine, attr: &Attr) -> Result<Self> {
         let content = match attr.kind {
@@ -78,7 +78,7 @@ impl State {
 
 impl SeenInode {
     fn of(fs: &dyn Engine, attr: &Attr) -> Result<Self> {
-        Ok(Self { ino: attr.ino, state: State::of(fs, attr)? })
+        Ok(Self { ino: attr.ino, state: InodeValue::of(fs, attr)? })
     }
 
     pub fn is_dir(&self) -> bool {
@@ -87,7 +87,7 @@ impl SeenInode {
 }
 
 /// Returns the value on one side of a change.
-pub fn state(seen: Option<&SeenInode>) -> Option<&State> {
+pub fn state(seen: Option<&SeenInode>) -> Option<&InodeValue> {
     seen.map(|seen| &seen.state)
 }
 

@@ -17,7 +17,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use vfs::{Errno, FileKind, Ino, ROOT, TreeCopy};
 
-use super::changes::{self, Changes, PathBytes, State, Tree};
+use super::changes::{self, Changes, InodeValue, PathBytes, Tree};
 use super::{Branches, CommitArgs, explain};
 use crate::{output, pool};
 
@@ -39,7 +39,7 @@ struct Report {
 #[derive(Default)]
 struct Merged {
     /// The states that the branch got; `None`: a path that is no more.
-    states: BTreeMap<PathBytes, Option<State>>,
+    states: BTreeMap<PathBytes, Option<InodeValue>>,
     /// Paths that both have changed.
     conflicts: Vec<PathBytes>,
 }
@@ -166,7 +166,8 @@ impl Branches {
             let removed = match found.kind {
                 _ if stays && found.kind == FileKind::Dir => Ok(()),
                 _ if stays
-                    && new.as_ref().map(|new| &new.state) == Some(&State::of(tree.0, &found)?) =>
+                    && new.as_ref().map(|new| &new.state)
+                        == Some(&InodeValue::of(tree.0, &found)?) =>
                 {
                     Ok(())
                 }

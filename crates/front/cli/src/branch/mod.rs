@@ -2,8 +2,8 @@
 //!
 //! The commands join the processes that use the pool, as those on snapshots do. They make and
 //! remove the tree of a branch by ordinary calls, below a name that no mount knows (`@NAME`,
-//! branches-W3); a rename makes it the branch NAME. One command runs at a time. Each first removes what a killed
-//! one has left.
+//! branches-W3); a rename makes it the branch NAME. One command runs at a time. Each first removes
+//! what a killed one has left.
 
 mod changes;
 mod commit;

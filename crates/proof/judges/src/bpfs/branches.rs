@@ -30,6 +30,9 @@ use vfs::{
 /// The name of the branch.
 const NAME: &str = "b";
 
+/// The medium of a recorded command.
+type Recorded = Recorder<CrashImage>;
+
 /// A mounted pool.
 type Pool<'m, M> = bpfs::Bpfs<Sited<&'m M>>;
 
@@ -163,7 +166,7 @@ fn state(image: &CrashImage) -> Result<Found, String> {
 struct BranchCommand {
     name: &'static str,
     has_branch: bool,
-    run: fn(&Pool<'_, Recorder<CrashImage>>, &Recorder<CrashImage>) -> Result<(), String>,
+    run: fn(&Pool<'_, Recorded>, &Recorded) -> Result<(), String>,
     /// Returns what the pool is afterwards, from its own digest and that of the branch.
     done: fn(String, String) -> Found,
 }

@@ -73,6 +73,11 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
         &[DropFence, FlushAfterFence, DelayStore],
         FENCED_AGAIN,
     ),
+    (
+        "branches.rs make_branches_dir: let _ = self.medium().publish",
+        &[DropFence, FlushAfterFence, DelayStore],
+        FENCED_AGAIN,
+    ),
     ("snapshots.rs publish_entry: let _ = self.medium.publish", &[DelayStore], ALONE),
     ("receive.rs receive_group: let _ = self.medium.publish", &[DelayStore], ALONE),
     ("receive.rs end_to_receive: let _ = self.medium.publish", &[DelayStore, EarlyStore], ALONE),
@@ -250,6 +255,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("order.rs settle:", "only in `ordered`, whose bugs are in the catalogue"),
     ("vacate.rs", "crashes of a change of size, and bugs in it: tests/it/resize.rs"),
     ("snapshots.rs roll_back:", "commands on a whole pool: tests/it/bpfs.rs"),
+    ("branches.rs end_branches:", "a part of roll_back: bpfs/tests/it/branches.rs"),
     ("resize.rs", "crashes of a change of size, and bugs in it: tests/it/resize.rs"),
     ("scan.rs help_scan:", "runs repeat because one thread scans: crates/proof/suite/src/scan.rs"),
 ];
