@@ -289,6 +289,7 @@ impl<M: Medium> Group<'_, '_, M> {
         Ok((record, kind_of(&record)?.ok_or(Errno::BADMSG)?))
     }
 
+    /// Applies a record, if it fits its inode (receive-I3).
     fn apply(&mut self, record: &StreamRecord) -> Result<()> {
         match record {
             StreamRecord::Inode(inode) => self.inode(inode),

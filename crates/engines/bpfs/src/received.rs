@@ -1,13 +1,13 @@
 //! Reads a stream and makes a snapshot of it: groups of records, the check, the end.
 //!
-//! - received-V1: a snapshot becomes complete only after all of it was checked: its inodes are those
-//!   of the sender ([`InodeDigest`]), each name leads to an inode of its generation and kind, each
-//!   inode has a name, and a mount of it finds no contradiction.
+//! - received-V1: a snapshot becomes complete only after all of it was checked: its inodes are
+//!   those of the sender ([`InodeDigest`]), each name leads to an inode of its generation and kind,
+//!   each inode has a name, and a mount of it finds no contradiction.
 //! - received-V2: memory holds one group and one record, whatever the stream contains.
 
 use crate::crawler::{Node, Trees};
 use crate::layout::*;
-use crate::send::{Found, Table, trees};
+use crate::send::{FoundInode, Table, trees};
 use crate::snapshots::{TableEntry, find_entry};
 use crate::{Bpfs, MountOptions};
 use namespace::Chain;
@@ -19,7 +19,7 @@ use pool::stream::{
 use std::io::Read;
 use vfs::{Errno, FileKind};
 
-/// The bytes of a group, about, from which on it is applied.
+/// The bytes of a group, about, from which on it is applied (received-V2).
 const GROUP_BYTES: usize = 8 << 20;
 /// The most inodes of a group.
 const GROUP_INODES: u64 = 4096;
@@ -82,7 +82,7 @@ pub fn receive<M: Medium>(
     Ok(pool.receive(&ReceiveStep::End { name })?)
 }
 
-/// Makes the incomplete snapshot, or finds the one to go on with.
+/// Makes the incomplete snapshot, or finds the one to go on with (stream-S2).
 fn begin<M: Medium>(pool: &Bpfs<M>, name: &str, head: &StreamHead) -> Result<(), ReceiveError> {
     match token(pool.medium(), name) {
         Ok(None) => Err(ReceiveError::Exists(name.to_owned())),
@@ -184,7 +184,7 @@ fn verify_inode<M: Medium>(
     trees: &Trees<M>,
     entry: &TableEntry,
     number: u64,
-    inode: &Found,
+    inode: &FoundInode,
 ) -> Result<(), ReceiveError> {
     let (root, size) = (trees.check_root(inode.record.root.get())?, inode.record.size.get());
     let wrong = |what: &str| Err(ReceiveError::Unsound(format!("inode {number}: {what}")));

@@ -47,18 +47,20 @@ const LINE: usize = pmem::LINE as usize;
 
 /// An inode of a snapshot.
 #[derive(Clone, Copy)]
-pub struct Found {
+pub struct FoundInode {
     at: PmOff,
     /// Its first line; all else is zero.
     pub record: InodeRecord,
     pub kind: FileKind,
 }
 
-impl Found {
-    /// Returns the first line without the places of content and attributes.
-    fn attributes(&self) -> ([u8; 32], [u8; 16]) {
-        let line = self.line();
-        (line[8..40].try_into().expect("32 bytes"), line[48..].try_into().expect("16 bytes"))
+impl FoundInode {
+    /// Returns whether the first lines are the same, without the places of content and attributes,
+    /// and perhaps without the time of the last access.
+    fn has_attributes_of(&self, other: &Self, atime: bool) -> bool {
+        let (ours, theirs) = (self.line(), other.line());
+        let times = if atime { 8..40 } else { 8..32 };
+        ours[times.clone()] == theirs[times] && ours[48..] == theirs[48..]
     }
 
     /// Returns the first line.
@@ -98,11 +100,11 @@ impl<'a, M: Medium> Table<'a, M> {
     }
 
     /// Reads the first line of an inode.
-    pub fn inode(&mut self, number: u64) -> Result<Option<Found>> {
+    pub fn inode(&mut self, number: u64) -> Result<Option<FoundInode>> {
         let Some(at) = self.place(number)? else { return Ok(None) };
         let mut record = InodeRecord::new_zeroed();
         self.trees.medium.read(at, &mut record.as_mut_bytes()[..LINE]);
-        Ok(kind_of(&record)?.map(|kind| Found { at, record, kind }))
+        Ok(kind_of(&record)?.map(|kind| FoundInode { at, record, kind }))
     }
 
     /// Reads the progress of a snapshot that is being received: the creation of its base, and the
@@ -130,7 +132,7 @@ impl<'a, M: Medium> Table<'a, M> {
     }
 }
 
-/// Returns the entry of a complete snapshot.
+/// Returns the entry of a complete snapshot (send-E3).
 fn find<M: Medium>(trees: &Trees<M>, name: &str) -> std::result::Result<TableEntry, SendError> {
     match find_entry(&trees.medium, trees.bytes, name) {
         Ok(entry) if !entry.is_incomplete() => Ok(entry),
@@ -181,6 +183,7 @@ pub fn send(
             digest.add(number, &now.line());
             count += 1;
         }
+        // send-E2.
         if number < start.ino {
             continue;
         }
@@ -264,7 +267,7 @@ pub fn names_in_snapshot(
 /// Reads a block of a directory.
 fn block_of<M: Medium>(
     trees: &Trees<M>,
-    dir: &Found,
+    dir: &FoundInode,
     offset: u64,
 ) -> Result<Option<[u8; BLOCK as usize]>> {
     let root = trees.check_root(dir.record.root.get())?;
@@ -291,7 +294,7 @@ fn entries_of(block: &[u8; BLOCK as usize]) -> Result<Vec<StreamEntry>> {
 }
 
 /// A range of contents that is about to be sent.
-enum Run {
+enum PendingRun {
     Data(u64, u64, Vec<u8>),
     Hole(u64, u64, u64),
 }
@@ -301,7 +304,7 @@ struct Sender<'a, M> {
     /// Times of change before this one are exact (send-E1).
     settled: u64,
     sink: Sink<'a>,
-    run: Option<Run>,
+    run: Option<PendingRun>,
     /// Inodes that are gone, and not sent yet.
     gone: Option<Range<u64>>,
     /// Whether only the records that begin inodes are of interest.
@@ -312,8 +315,8 @@ struct Sender<'a, M> {
 struct Open<'f> {
     number: u64,
     /// Its state in the base, if it is the same inode there.
-    old: Option<&'f Found>,
-    new: &'f Found,
+    old: Option<&'f FoundInode>,
+    new: &'f FoundInode,
     /// The first byte of its content to be sent.
     from: u64,
     has_begun: bool,
@@ -324,8 +327,8 @@ impl<M: Medium> Sender<'_, M> {
     fn inode(
         &mut self,
         number: u64,
-        old: Option<&Found>,
-        new: Option<&Found>,
+        old: Option<&FoundInode>,
+        new: Option<&FoundInode>,
         from: u64,
     ) -> std::result::Result<(), SendError> {
         let Some(new) = new else {
@@ -342,11 +345,11 @@ impl<M: Medium> Sender<'_, M> {
         };
         let generation = new.record.generation.get();
         let is_same =
-            |old: &&Found| old.record.generation.get() == generation && old.kind == new.kind;
+            |old: &&FoundInode| old.record.generation.get() == generation && old.kind == new.kind;
         // An inode whose record is in the stream before has begun.
         let mut open = Open { number, old: old.filter(is_same), new, from, has_begun: from > 0 };
         if !open.has_begun {
-            if open.old.is_none_or(|old| old.attributes() != new.attributes()) {
+            if open.old.is_none_or(|old| !old.has_attributes_of(new, !self.is_brief)) {
                 self.begin(&mut open)?;
             }
             self.attributes(&mut open)?;
@@ -540,8 +543,8 @@ impl<M: Medium> Sender<'_, M> {
         at: u64,
     ) -> std::result::Result<(), SendError> {
         let len = (open.new.record.size.get() - at).min(BLOCK) as usize;
-        let fits = |run: &Run| {
-            matches!(run, Run::Data(_, start, bytes)
+        let fits = |run: &PendingRun| {
+            matches!(run, PendingRun::Data(_, start, bytes)
                 if start + bytes.len() as u64 == at && bytes.len() + len <= RUN)
         };
         if self.is_brief {
@@ -550,9 +553,9 @@ impl<M: Medium> Sender<'_, M> {
         if !self.run.as_ref().is_some_and(fits) {
             self.begin(open)?;
             self.flush_run()?;
-            self.run = Some(Run::Data(open.number, at, Vec::with_capacity(RUN)));
+            self.run = Some(PendingRun::Data(open.number, at, Vec::with_capacity(RUN)));
         }
-        if let Some(Run::Data(_, _, bytes)) = &mut self.run {
+        if let Some(PendingRun::Data(_, _, bytes)) = &mut self.run {
             let before = bytes.len();
             bytes.resize(before + len, 0);
             self.trees.medium.read(block.at(0), &mut bytes[before..]);
@@ -567,7 +570,7 @@ impl<M: Medium> Sender<'_, M> {
         at: u64,
         len: u64,
     ) -> std::result::Result<(), SendError> {
-        if let Some(Run::Hole(_, start, sum)) = &mut self.run
+        if let Some(PendingRun::Hole(_, start, sum)) = &mut self.run
             && *start + *sum == at
         {
             *sum += len;
@@ -575,14 +578,16 @@ impl<M: Medium> Sender<'_, M> {
         }
         self.begin(open)?;
         self.flush_run()?;
-        self.run = Some(Run::Hole(open.number, at, len));
+        self.run = Some(PendingRun::Hole(open.number, at, len));
         Ok(())
     }
 
     fn flush_run(&mut self) -> std::result::Result<(), SendError> {
         match self.run.take() {
-            Some(Run::Data(ino, at, bytes)) => (self.sink)(StreamRecord::Data(ino, at, bytes)),
-            Some(Run::Hole(ino, at, len)) => (self.sink)(StreamRecord::Hole(ino, at, len)),
+            Some(PendingRun::Data(ino, at, bytes)) => {
+                (self.sink)(StreamRecord::Data(ino, at, bytes))
+            }
+            Some(PendingRun::Hole(ino, at, len)) => (self.sink)(StreamRecord::Hole(ino, at, len)),
             None => Ok(()),
         }
     }

@@ -5,10 +5,11 @@
 //! - snapshots-N2: a snapshot shares the contents of files and symbolic links with the pool, from
 //!   their topmost blocks on ([`crate::parents`]). All else that operations change in place it has
 //!   for itself: inodes, directories and attributes are copied.
-//! - snapshots-N3: nothing of a complete snapshot changes. A block that it shares has several parents, so
-//!   that it changes in place for none of them; no operation on the pool knows the other blocks.
-//! - snapshots-N4: each inode in a complete snapshot has a name there. Other records have the mode 0. So a
-//!   scan or a deletion finds all blocks of a snapshot without its directories.
+//! - snapshots-N3: nothing of a complete snapshot changes. A block that it shares has several
+//!   parents, so that it changes in place for none of them; no operation on the pool knows the other
+//!   blocks.
+//! - snapshots-N4: each inode in a complete snapshot has a name there. Other records have the mode
+//!   0. So a scan or a deletion finds all blocks of a snapshot without its directories.
 //! - snapshots-N5: a snapshot is made while no thread is inside an operation
 //!   ([`namespace::derived::SharedPool::alone`]), and after the pending commit is durable. So it is
 //!   the state between two operations.
@@ -60,8 +61,8 @@ impl SnapshotEntry {
         entry
     }
 
-    /// Computes the checksum of all other fields but the root word, which changes while the snapshot
-    /// is received.
+    /// Computes the checksum of all other fields but the root word, which changes while the
+    /// snapshot is received.
     fn computed_checksum(&self) -> u64 {
         let mut s = *self;
         s.root.set(0);
@@ -408,8 +409,8 @@ impl<M: Medium> Store<M> {
         let _ = self.medium.publish(POOL_SNAPSHOTS, word, ready);
     }
 
-    /// Returns the present time, as a time of creation that no other snapshot has. (The clock of the
-    /// kernel advances in steps, and streams name their base by this time.)
+    /// Returns the present time, as a time of creation that no other snapshot has. (The clock of
+    /// the kernel advances in steps, and streams name their base by this time.)
     fn time_of_creation(&self) -> u64 {
         let all = entries(&self.medium);
         let mut now = self.now().0 as u64;
@@ -509,8 +510,8 @@ impl<M: Medium> Files<M> {
     pub fn roll_back(&self, name: &str) -> Result<()> {
         self.check_may_change(name)?;
         let entry = self.find_snapshot(name)?;
-        // One word commits: the size stays. An inode file never gets shorter. That of a snapshot from
-        // another pool may be longer.
+        // One word commits: the size stays. An inode file never gets shorter. That of a snapshot
+        // from another pool may be longer.
         while self.v.inode_slots() < entry.inodes() {
             let _lock = self.v.lock_inode_file()?;
             self.grow_inodes()?;

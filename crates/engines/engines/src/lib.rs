@@ -345,7 +345,8 @@ pub fn names_in_snapshot(
 }
 
 /// Makes a snapshot of this name from a stream, in the pool in `region`, which other processes may
-/// use, and which was opened to be shared. Calls `progress` with the number of bytes that were read.
+/// use, and which was opened to be shared. Calls `progress` with the number of bytes that were
+/// read.
 ///
 /// # Errors
 /// `EOPNOTSUPP` if the layout has no snapshots, `EBUSY` if another process receives or deletes one

@@ -95,9 +95,9 @@ fn of_snapshots(path: &Path, from: &str, to: &str) -> Result<Differences> {
         err => anyhow::Error::new(err).context(path.display().to_string()),
     };
     let changed = engines::changed(&region, from, to).map_err(failed)?;
-    let names = |name: &str, dir| -> Result<Vec<(Vec<u8>, State)>> {
+    let names = |name: &str, dir| -> Result<Vec<(Vec<u8>, InodeState)>> {
         let names = engines::names_in_snapshot(&region, name, dir).map_err(failed)?;
-        let state = |inode: engines::NamedInode| State {
+        let state = |inode: engines::NamedInode| InodeState {
             ino: inode.ino,
             kind: inode.kind,
             life: (inode.generation, 0),
@@ -125,7 +125,7 @@ fn of_present(path: &Path, from: &str) -> Result<Differences> {
 
 /// An inode of one of the states.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct State {
+struct InodeState {
     ino: Ino,
     kind: FileKind,
     /// Its generation, and the time of its last change, if that decides whether it has changed.
@@ -133,10 +133,10 @@ struct State {
 }
 
 /// Returns the entries of a directory.
-type Names<'a> = &'a mut dyn FnMut(Ino) -> Result<Vec<(Vec<u8>, State)>>;
+type Names<'a> = &'a mut dyn FnMut(Ino) -> Result<Vec<(Vec<u8>, InodeState)>>;
 
 /// The entries of a directory that are still to be compared: of both states, or of one.
-type Entries = btree_map::IntoIter<Vec<u8>, (Option<State>, Option<State>)>;
+type Entries = btree_map::IntoIter<Vec<u8>, (Option<InodeState>, Option<InodeState>)>;
 
 /// Finds the differences between two states. `is_changed` returns whether an inode has changed that
 /// is the same in both.
@@ -145,7 +145,7 @@ fn walk(from: Names<'_>, to: Names<'_>, is_changed: &dyn Fn(Ino) -> bool) -> Res
     // A directory has one name; more of them are damage, and might be a cycle.
     let mut seen = (HashSet::new(), HashSet::new());
     let mut both = |old: Option<Ino>, new: Option<Ino>| -> Result<Entries> {
-        let mut names: BTreeMap<_, (Option<State>, Option<State>)> = BTreeMap::new();
+        let mut names: BTreeMap<_, (Option<InodeState>, Option<InodeState>)> = BTreeMap::new();
         if let Some(old) = old {
             anyhow::ensure!(seen.0.insert(old), Errno::UCLEAN);
             from(old)?.into_iter().for_each(|(name, state)| {
@@ -167,7 +167,7 @@ fn walk(from: Names<'_>, to: Names<'_>, is_changed: &dyn Fn(Ino) -> bool) -> Res
             continue;
         };
         let path = [dir, b"/".as_slice(), &name].concat();
-        let dir = |state: State| (state.kind == FileKind::Dir).then_some(state.ino);
+        let dir = |state: InodeState| (state.kind == FileKind::Dir).then_some(state.ino);
         match states {
             (Some(old), Some(new)) if old.kind == new.kind => {
                 if old != new || is_changed(new.ino) {
@@ -196,7 +196,7 @@ fn walk(from: Names<'_>, to: Names<'_>, is_changed: &dyn Fn(Ino) -> bool) -> Res
 }
 
 /// Returns the entries of a directory, without those that are removed meanwhile.
-fn entries(fs: &dyn Engine, dir: Ino) -> vfs::Result<Vec<(Vec<u8>, State)>> {
+fn entries(fs: &dyn Engine, dir: Ino) -> vfs::Result<Vec<(Vec<u8>, InodeState)>> {
     let names = match vfs::names_in(fs, dir) {
         Err(Errno::STALE | Errno::NOENT) => return Ok(Vec::new()),
         names => names?,
@@ -206,7 +206,7 @@ fn entries(fs: &dyn Engine, dir: Ino) -> vfs::Result<Vec<(Vec<u8>, State)>> {
         match fs.peek(dir, &name) {
             Ok(attr) => {
                 let life = (attr.generation, attr.ctime.0);
-                all.push((name, State { ino: attr.ino, kind: attr.kind, life }));
+                all.push((name, InodeState { ino: attr.ino, kind: attr.kind, life }));
             }
             Err(Errno::NOENT | Errno::STALE) => {}
             Err(e) => return Err(e),

@@ -93,7 +93,7 @@ fn json_is_one_value() {
     runs(&s, &mut seen, "run", &["--stats", "--", "true"]);
     runs(&s, &mut seen, "umount", &[&dir]);
     runs(&s, &mut seen, "snapshot rollback", &[&pool, "now"]);
-    runs(&s, &mut seen, "snapshot delete", &[&pool, "now"]);
+    runs(&s, &mut seen, "snapshot delete", &[&pool, "now", "again"]);
     runs(&s, &mut seen, "check", &[&pool]);
     runs(&s, &mut seen, "resize", &[&pool, "32M"]);
     runs(&s, &mut seen, "clone-pool", &[&pool, s.outside("copy").to_str().unwrap()]);

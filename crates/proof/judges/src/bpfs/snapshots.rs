@@ -42,8 +42,8 @@ pub(super) fn digest(fs: &dyn FileSystem) -> Result<String, String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// Returns the names of the complete snapshots on a medium, in the order of their creation. (The clock
-/// starts again in each mount, so their times do not show the order.)
+/// Returns the names of the complete snapshots on a medium, in the order of their creation. (The
+/// clock starts again in each mount, so their times do not show the order.)
 fn names(medium: &impl Medium) -> Result<Vec<String>, String> {
     let all = bpfs::snapshots(medium).map_err(text)?;
     let complete = all.into_iter().filter(|snapshot| !snapshot.is_incomplete);

@@ -14,18 +14,18 @@ use std::sync::LazyLock;
 use vfs::Errno;
 
 /// A stream, and the name of its snapshot.
-pub struct Stream {
+pub struct SentStream {
     bytes: Vec<u8>,
     name: String,
 }
 
 /// A full stream, of the pool for the commands as it is.
-pub static FULL: LazyLock<Stream> = LazyLock::new(|| stream(false));
+pub static FULL: LazyLock<SentStream> = LazyLock::new(|| stream(false));
 
 /// The difference between the snapshot that this pool has, and its state.
-pub static DIFFERENCE: LazyLock<Stream> = LazyLock::new(|| stream(true));
+pub static DIFFERENCE: LazyLock<SentStream> = LazyLock::new(|| stream(true));
 
-fn stream(has_base: bool) -> Stream {
+fn stream(has_base: bool) -> SentStream {
     let image = CrashImage::of(pool_of_commands(true).expect("the pool can be made"));
     let base = has_base.then(|| bpfs::snapshots(&image).expect("a pool").remove(0).name);
     let pool = bpfs::Bpfs::mount(Sited(&image), &mounted::mount_options()).expect("it is sound");
@@ -35,18 +35,18 @@ fn stream(has_base: bool) -> Stream {
     let mut writer = StreamWriter::new(Vec::new()).expect("memory");
     let mut sink = |record| Ok(writer.write(&record)?);
     bpfs::send(&image, &request, &mut sink).expect("it is sound");
-    Stream { bytes: writer.finish().expect("memory"), name }
+    SentStream { bytes: writer.finish().expect("memory"), name }
 }
 
 /// Receives the first bytes of a stream.
-fn receive(medium: &impl Medium, stream: &Stream, bytes: usize) -> Result<(), ReceiveError> {
+fn receive(medium: &impl Medium, stream: &SentStream, bytes: usize) -> Result<(), ReceiveError> {
     let pool = bpfs::Bpfs::mount(Sited(medium), &mounted::mount_options())?;
     let reader = StreamReader::new(&stream.bytes[..bytes])?;
     bpfs::receive(&pool, &stream.name, reader, &mut |_| {})
 }
 
 /// Receives a part of a stream.
-fn receive_part(medium: &impl Medium, stream: &Stream, bytes: usize) -> Result<(), Error> {
+fn receive_part(medium: &impl Medium, stream: &SentStream, bytes: usize) -> Result<(), Error> {
     match receive(medium, stream, bytes) {
         Err(ReceiveError::Stream(_)) => Ok(()),
         Err(ReceiveError::Pool(e)) => Err(e),
@@ -55,12 +55,12 @@ fn receive_part(medium: &impl Medium, stream: &Stream, bytes: usize) -> Result<(
 }
 
 /// Receives half of a stream.
-pub fn receive_half(medium: &impl Medium, stream: &Stream) -> Result<(), Error> {
+pub fn receive_half(medium: &impl Medium, stream: &SentStream) -> Result<(), Error> {
     receive_part(medium, stream, stream.bytes.len() / 2)
 }
 
 /// Receives a part of a stream, then a longer one, then all of it.
-pub fn receive_in_parts(medium: &impl Medium, stream: &Stream) -> Result<(), Error> {
+pub fn receive_in_parts(medium: &impl Medium, stream: &SentStream) -> Result<(), Error> {
     let len = stream.bytes.len();
     receive_part(medium, stream, len / 3)?;
     receive_part(medium, stream, len * 2 / 3)?;
@@ -71,7 +71,7 @@ pub fn receive_in_parts(medium: &impl Medium, stream: &Stream) -> Result<(), Err
 }
 
 /// Receives a stream after a crash, if it is not complete.
-pub fn go_on(image: &CrashImage, stream: &Stream) -> Result<(), String> {
+pub fn go_on(image: &CrashImage, stream: &SentStream) -> Result<(), String> {
     match receive(image, stream, stream.bytes.len()) {
         Err(ReceiveError::Exists(_)) => Ok(()),
         received => received.map_err(text),
@@ -79,7 +79,7 @@ pub fn go_on(image: &CrashImage, stream: &Stream) -> Result<(), String> {
 }
 
 /// Removes what has come of a stream.
-pub fn abort(medium: &impl Medium, stream: &Stream) -> Result<(), Error> {
+pub fn abort(medium: &impl Medium, stream: &SentStream) -> Result<(), Error> {
     let pool = bpfs::Bpfs::mount(Sited(medium), &mounted::mount_options())?;
     Ok(pool.delete_snapshot(&stream.name)?)
 }

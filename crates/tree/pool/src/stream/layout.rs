@@ -116,7 +116,7 @@ impl StreamInode {
 /// The start of the payloads with names and data.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct Part {
+pub struct PartHeader {
     pub ino: U64,
     pub offset: U64,
 }
@@ -124,7 +124,7 @@ pub struct Part {
 /// The bytes of an entry before its name.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct Entry {
+pub struct EntryHeader {
     pub ino: U32,
     pub generation: U32,
     pub kind: u8,
@@ -159,7 +159,7 @@ pub struct Gone {
 /// The payload of the last record.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct End {
+pub struct EndPayload {
     pub inodes: U64,
     pub digest: U64,
     pub records: U64,
@@ -168,6 +168,10 @@ pub struct End {
 const _: () = {
     assert!(size_of::<Prefix>() == 16 && size_of::<RecordHeader>() == 16);
     assert!(size_of::<Head>() == 208 && size_of::<StreamInode>() == 72);
-    assert!(size_of::<Part>() == 16 && size_of::<Entry>() == 10 && size_of::<Attribute>() == 6);
-    assert!(size_of::<Hole>() == 24 && size_of::<Gone>() == 16 && size_of::<End>() == 24);
+    assert!(
+        size_of::<PartHeader>() == 16
+            && size_of::<EntryHeader>() == 10
+            && size_of::<Attribute>() == 6
+    );
+    assert!(size_of::<Hole>() == 24 && size_of::<Gone>() == 16 && size_of::<EndPayload>() == 24);
 };

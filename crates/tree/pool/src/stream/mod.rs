@@ -248,8 +248,8 @@ impl Default for InodeDigest {
 }
 
 impl InodeDigest {
-    /// Adds an inode: its number, and the first line of its record in a pool, in which the places of
-    /// content (bytes 0–7) and attributes (bytes 40–47) do not count.
+    /// Adds an inode: its number, and the first line of its record in a pool, in which the places
+    /// of content (bytes 0–7) and attributes (bytes 40–47) do not count.
     pub fn add(&mut self, number: u64, line: &[u8; 64]) {
         self.0.update(&number.to_le_bytes());
         self.0.update(&line[8..40]);

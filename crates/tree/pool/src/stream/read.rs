@@ -44,13 +44,13 @@ pub struct StreamReader<R> {
     crc: u64,
     records: u64,
     head: Option<StreamHead>,
-    order: Order,
+    order: StreamOrder,
     has_ended: bool,
 }
 
 /// The records that may come next.
 #[derive(Default)]
-struct Order {
+struct StreamOrder {
     /// The first inode that may begin.
     next_ino: u64,
     /// The inode that has begun.
@@ -61,7 +61,7 @@ struct Order {
     attributes: bool,
 }
 
-impl Order {
+impl StreamOrder {
     /// Begins an inode.
     fn begin(&mut self, ino: u64, head: &StreamHead) -> Result<(), String> {
         if ino == 0 || ino >= head.inodes {
@@ -101,7 +101,7 @@ impl<R: Read> StreamReader<R> {
             crc: 0,
             records: 0,
             head: None,
-            order: Order::default(),
+            order: StreamOrder::default(),
             has_ended: false,
         };
         let mut prefix = Prefix::new_zeroed();
@@ -121,7 +121,7 @@ impl<R: Read> StreamReader<R> {
                 if offset > 0 {
                     // The record of the inode is in the stream before.
                     let next_ino = ino + 1;
-                    reader.order = Order {
+                    reader.order = StreamOrder {
                         next_ino,
                         current: Some(ino),
                         next_offset: offset,
@@ -255,11 +255,11 @@ impl<R: Read> StreamReader<R> {
                 if count > 1 {
                     order.begin(first.saturating_add(count - 1), head)?;
                 }
-                *order = Order { next_ino: order.next_ino, ..Order::default() };
+                *order = StreamOrder { next_ino: order.next_ino, ..StreamOrder::default() };
                 StreamRecord::Gone(first, count)
             }
             kind::END => {
-                let End { inodes, digest, records } = exactly(payload)?;
+                let EndPayload { inodes, digest, records } = exactly(payload)?;
                 if records.get() != self.records {
                     return Err(format!(
                         "the stream has {} records, of which {} were read",
@@ -285,7 +285,7 @@ fn exactly<T: zerocopy::FromBytes>(payload: &[u8]) -> Result<T, String> {
 
 /// Splits a payload into inode and offset, and what follows.
 fn part(payload: &[u8]) -> Result<((u64, u64), &[u8]), String> {
-    let (part, rest) = Part::read_from_prefix(payload).map_err(|_| TOO_SHORT)?;
+    let (part, rest) = PartHeader::read_from_prefix(payload).map_err(|_| TOO_SHORT)?;
     Ok(((part.ino.get(), part.offset.get()), rest))
 }
 
@@ -398,7 +398,7 @@ fn decode_attributes(mut rest: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String>
 fn decode_entries(mut rest: &[u8]) -> Result<Vec<StreamEntry>, String> {
     let (mut entries, mut bytes) = (Vec::new(), 0);
     while !rest.is_empty() {
-        let (header, after) = Entry::read_from_prefix(rest).map_err(|_| TOO_SHORT)?;
+        let (header, after) = EntryHeader::read_from_prefix(rest).map_err(|_| TOO_SHORT)?;
         let (name, after) = after.split_at_checked(header.name_len.into()).ok_or(TOO_SHORT)?;
         if Limits::MAX.check_name(name).is_err() {
             return Err(format!("the name {:?} is not allowed", name.escape_ascii().to_string()));

@@ -78,7 +78,7 @@ impl<W: Write> StreamWriter<W> {
 /// Encodes a payload; `records` is the number of this record. Returns the kind.
 fn encode(record: &StreamRecord, records: u64, out: &mut Vec<u8>) -> u32 {
     let mut part = |ino: u64, offset: u64| {
-        out.extend(Part { ino: ino.into(), offset: offset.into() }.as_bytes());
+        out.extend(PartHeader { ino: ino.into(), offset: offset.into() }.as_bytes());
     };
     match record {
         StreamRecord::Head(head) => {
@@ -104,7 +104,7 @@ fn encode(record: &StreamRecord, records: u64, out: &mut Vec<u8>) -> u32 {
             for StreamEntry { ino, generation, kind, name } in entries {
                 let name_len = name.len() as u8;
                 let (ino, generation) = ((*ino).into(), (*generation).into());
-                out.extend(Entry { ino, generation, kind: *kind, name_len }.as_bytes());
+                out.extend(EntryHeader { ino, generation, kind: *kind, name_len }.as_bytes());
                 out.extend(name);
             }
             kind::NAMES
@@ -125,7 +125,7 @@ fn encode(record: &StreamRecord, records: u64, out: &mut Vec<u8>) -> u32 {
         }
         StreamRecord::End { inodes, digest } => {
             let (inodes, digest) = ((*inodes).into(), (*digest).into());
-            out.extend(End { inodes, digest, records: records.into() }.as_bytes());
+            out.extend(EndPayload { inodes, digest, records: records.into() }.as_bytes());
             kind::END
         }
     }
