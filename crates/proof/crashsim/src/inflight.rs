@@ -11,9 +11,10 @@
 //!   durable.
 //!
 //! So each context has one epoch of which a part is durable. All its earlier epochs are durable
-//! then, and of later ones nothing is. A [`EpochCut`] names these epochs. States that lost an epoch of
-//! the context that fences now were states of an earlier crash point, where fewer operations were
-//! legal. Hence only the other contexts have a choice, and a trace of one context has none.
+//! then, and of later ones nothing is. An [`EpochCut`] names these epochs. States that lost an
+//! epoch of the context that fences now were states of an earlier crash point, where fewer
+//! operations were legal. Hence only the other contexts have a choice, and a trace of one context
+//! has none (inflight-E1, inflight-E2).
 
 /// Epochs in flight at most: entries of the hardware's table.
 pub const EPOCHS_MAX: usize = 8;
