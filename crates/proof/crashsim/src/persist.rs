@@ -34,15 +34,15 @@
 //! words. A fence of any thread makes everything durable.
 //!
 //! On the epoch hardware of BPFS ([`Semantics::Epoch`]) a fence is a barrier, and the rules are
-//! those of [`crate::epochs`]. [`Semantics::EpochTorn`] is that hardware without the capacitor of
+//! those of [`crate::inflight`]. [`Semantics::EpochTorn`] is that hardware without the capacitor of
 //! §4.3:
 //!
 //! - persist-P8: one word of the last store to a line that persists can be torn. Its lower or its
 //!   upper bytes are new. The hardware could tear it at any bit, so this finds bugs and proves
 //!   nothing.
 
-use crate::epochs::{EpochCut, Epochs};
 use crate::image::WordNo;
+use crate::inflight::{EpochCut, Epochs};
 use crate::trace::{Action, Event, StoreKind, Trace};
 use pmem::Domain;
 use std::cmp::Ordering;
@@ -240,7 +240,7 @@ impl Persistency {
     }
 
     /// Lets ended epochs stay in flight, for traces of several threads. One thread alone adds no
-    /// states by that ([`crate::epochs`]).
+    /// states by that ([`crate::inflight`]).
     pub fn lagging(self) -> Self {
         Self { lags: self.semantics.has_epochs(), ..self }
     }
@@ -277,7 +277,7 @@ impl Persistency {
         }
     }
 
-    /// Makes the epochs durable whose lines another context accesses (epochs-E3).
+    /// Makes the epochs durable whose lines another context accesses (inflight-E3).
     fn meet(&mut self, context: u8, addr: u32, len: u32) {
         if !self.semantics.has_epochs() || len == 0 {
             return;
@@ -424,7 +424,7 @@ impl Persistency {
     fn units_of(&self, cut: &EpochCut) -> Arc<[Unit]> {
         let mut units = Vec::new();
         for (line, pieces) in &self.lines {
-            // Contexts do not share a line (epochs-E3).
+            // Contexts do not share a line (inflight-E3).
             let at = |p: &PersistPiece| cut.of(p.epoch.0).map(|last| p.epoch.1.cmp(&last));
             let of = |order| pieces.iter().filter(move |p| at(p) == Some(order)).copied();
             let past: Vec<_> = of(Ordering::Less).collect();

@@ -11,7 +11,7 @@
 //! but in order ([`Strength::keeps_order`](crate::target::Strength::keeps_order)), such a sequence
 //! may end earlier: it has those that returned before a sync began. If content is durable on
 //! `fsync`, that holds for names and attributes; each byte of a file has its value in some moment
-//! of some such sequence ([`crate::promise`]). On hardware with epochs ([`crate::epochs`]) any of
+//! of some such sequence ([`crate::promise`]). On hardware with epochs ([`crate::inflight`]) any of
 //! the operations may be missing, last ones first in each thread.
 
 use crate::account::Account;

@@ -97,7 +97,7 @@ impl Banks {
         BankPlace { channel, bank, row }
     }
 
-    /// Returns the time from which a bank is free.
+    /// Returns the time from which a bank is free (banks-B2).
     pub(super) fn free(&self, bank: usize) -> u64 {
         self.banks[bank].free
     }
@@ -112,10 +112,12 @@ impl Banks {
     pub(super) fn serve(&mut self, place: BankPlace, is_write: bool, at: u64) -> u64 {
         let Timing { read_ns, write_ns, rows, channels, .. } = self.timing;
         let took = match rows {
+            // banks-B3
             None if is_write => write_ns,
             None => read_ns,
             Some(rows) => self.access(place, is_write, rows),
         };
+        // banks-B5
         let bus = &mut self.buses[place.channel as usize];
         let end = match channels.bus_ns {
             0 => at + took,

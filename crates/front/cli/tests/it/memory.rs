@@ -169,7 +169,7 @@ fn hardware_has_its_cost() {
     assert_eq!(found["total_bytes"], 40_576);
     assert!(ok(&["costs"]).contains("39.6 KiB"));
     let optane = found["memories"].as_array().unwrap().iter().find(|m| m["name"] == "optane");
-    assert_eq!(optane.unwrap()["read_ns"], 305);
+    assert_eq!(optane.unwrap()["read_ns"], 181);
     for wrong in
         [&["costs", "--l1", "3K"][..], &["costs", "--cores", "0"], &["costs", "--droop", "0"]]
     {
@@ -190,8 +190,8 @@ fn traces_of_other_simulators_are_converted() {
     json(&["export", &traced.trace, text, "--to", "dramsim3", "--through", "clwb"]);
     assert!(std::fs::read_to_string(text).unwrap().ends_with("0x40 WRITE 142\n"));
     assert!(fails(&["import", text, back, "--from", "nvmain"], 1).contains("line 1"));
-    fails(&["import", text, back, "--from", "gem5"], 2);
-    fails(&["export", text, back, "--to", "gem5"], 2);
+    fails(&["import", text, back, "--from", "gem6"], 2);
+    fails(&["export", text, back, "--to", "gem6"], 2);
     assert!(fails(&["export", &traced.trace, text, "--to", "crash"], 1).contains("its bytes"));
 }
 

@@ -1,7 +1,7 @@
 //! The persistency rules, one by one, on traces written by hand.
 
-use crashsim::epochs::EPOCHS_MAX;
 use crashsim::image::CrashImage;
+use crashsim::inflight::EPOCHS_MAX;
 use crashsim::persist::{Initial, Persistency, Semantics, Unit};
 use crashsim::recorder::Recorder;
 use crashsim::trace::Trace;

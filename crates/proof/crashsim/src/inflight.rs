@@ -1,19 +1,20 @@
 //! Epochs in flight, and the orders in which hardware can make them durable (BPFS §4.4).
 //!
-//! - epochs-E1: a store joins the open epoch of its context. A fence ends that epoch. Flushes mean
+//! - inflight-E1: a store joins the open epoch of its context. A fence ends that epoch. Flushes mean
 //!   nothing, and a store past the cache is a store.
-//! - epochs-E2: a store is durable only if all earlier epochs of its context are (§4.4, the key
+//! - inflight-E2: a store is durable only if all earlier epochs of its context are (§4.4, the key
 //!   invariant). Within an epoch, stores persist as those that x86 has not flushed (persist-P2 and
 //!   persist-P3).
-//! - epochs-E3: an access to a line with stores of another context makes that epoch durable, and
+//! - inflight-E3: an access to a line with stores of another context makes that epoch durable, and
 //!   all earlier ones of that context (§4.4.1, the second corner case).
-//! - epochs-E4: at most [`EPOCHS_MAX`] epochs are in flight. One more waits until the oldest is
+//! - inflight-E4: at most [`EPOCHS_MAX`] epochs are in flight. One more waits until the oldest is
 //!   durable.
 //!
 //! So each context has one epoch of which a part is durable. All its earlier epochs are durable
-//! then, and of later ones nothing is. A [`EpochCut`] names these epochs. States that lost an epoch of
-//! the context that fences now were states of an earlier crash point, where fewer operations were
-//! legal. Hence only the other contexts have a choice, and a trace of one context has none.
+//! then, and of later ones nothing is. An [`EpochCut`] names these epochs. States that lost an
+//! epoch of the context that fences now were states of an earlier crash point, where fewer
+//! operations were legal. Hence only the other contexts have a choice, and a trace of one context
+//! has none (inflight-E1, inflight-E2).
 
 /// Epochs in flight at most: entries of the hardware's table.
 pub const EPOCHS_MAX: usize = 8;
@@ -47,7 +48,7 @@ impl EpochCut {
 }
 
 impl Epochs {
-    /// Returns the epoch that a store of a context joins, and, by epochs-E4, the one that must be
+    /// Returns the epoch that a store of a context joins, and, by inflight-E4, the one that must be
     /// durable before.
     pub fn join(&mut self, context: u8) -> (u32, Option<u32>) {
         let open = self.in_flight.iter().find(|e| e.context == context && e.is_open);
