@@ -6,8 +6,8 @@
 //!   their topmost blocks on ([`crate::parents`]). All else that operations change in place it has
 //!   for itself: inodes, directories and attributes are copied.
 //! - snapshots-N3: nothing of a complete snapshot changes. A block that it shares has several
-//!   parents, so that it changes in place for none of them; no operation on the pool knows the other
-//!   blocks.
+//!   parents, so that it changes in place for none of them; no operation on the pool knows the
+//!   other blocks.
 //! - snapshots-N4: each inode in a complete snapshot has a name there. Other records have the mode
 //!   0. So a scan or a deletion finds all blocks of a snapshot without its directories.
 //! - snapshots-N5: a snapshot is made while no thread is inside an operation
