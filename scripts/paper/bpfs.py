@@ -164,7 +164,7 @@ def page(directory, scale, command):
         origin(command, "bpfs"),
         "# BPFS: the paper and here\n",
         paragraph("Figures of \"Better I/O Through Byte-Addressable, Persistent Memory\" (Condit et "
-                  "al., SOSP 2009). This page has what models and counts say; they use no clock. "
+                  "al., SOSP 2009). This page has results of models and counts; they use no clock. "
                   f"The scale is 1/{scale} of the paper's operations. "
                   "Recordings differ by a few lines, as a file's time is stored only when the clock "
                   "has ticked. [SIMULATION](../SIMULATION.md) explains the models. Measured times are in the "
@@ -183,7 +183,7 @@ def page(directory, scale, command):
                   "takes a write without making the core wait."),
         plot_5, table_5,
         "## Figure 7: time by throughput\n",
-        paragraph("What the formula of §5.4 adds to the time in DRAM, in µs for an operation: by "
+        paragraph("The time that the formula of §5.4 adds to that in DRAM, in µs for an operation: by "
                   "counters, which count all lines loaded, and by the model of caches."),
         plot_7, table_7,
         "## Hardware (§4.3, §4.4.1)\n", hardware(),

@@ -137,7 +137,7 @@ mod tests {
 0 store 0x0 0102 -
 ";
         assert_eq!(trace.to_string(), expected);
-        assert_eq!(parse(LOG, None).unwrap().events.len(), 5);
+        assert_eq!(parse(LOG, None).unwrap().events.len(), 4);
     }
 
     #[test]

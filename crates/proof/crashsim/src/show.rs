@@ -88,7 +88,8 @@ pub fn parse(point: &Point, text: &str) -> Option<State> {
     };
     for named in units.split(',').filter(|u| !u.is_empty()) {
         let (at, content) = named.split_once('#')?;
-        let first = u32::from_str_radix(at, 16).ok()? / 8;
+        let at = u32::from_str_radix(at, 16).ok().filter(|at| at.is_multiple_of(8))?;
+        let first = at / 8;
         let u = point.units().iter().position(|u| u.words[0] == first)?;
         let content: u16 = content.parse().ok()?;
         state[u] = Some(content).filter(|c| usize::from(*c) < point.units()[u].contents.len())?;

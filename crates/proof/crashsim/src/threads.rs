@@ -299,7 +299,7 @@ fn record_under<T: Target>(
         let programs = plan.programs.iter().map(|program| move || run(program)).collect();
         let taken = schedule::run(programs, policy, &format!("threads {plan}"));
         Driver::with_handles(&*mounted.fs, handles).close_all();
-        // What an operation has left to the next sync is no store that nobody flushes.
+        // Makes durable the commit that an operation may have left to the next sync.
         mounted.fs.close().map_err(|e| format!("close: {e}"))?;
         account.close(target, &mounted, recorder.inner())?;
         taken

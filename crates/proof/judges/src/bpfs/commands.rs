@@ -32,7 +32,7 @@ pub struct CommandRun<F> {
     pub done: F,
     /// Recovers an image and returns what it is.
     pub state: fn(&CrashImage) -> Result<F, String>,
-    /// What is done after each crash, and then judged as well.
+    /// A continuation after each crash, whose result is judged as well.
     pub then: Option<Sequel<F>>,
 }
 
