@@ -3,8 +3,8 @@
 //!
 //! Each process writes a trace of its own, `FILE.PID`, of the first pool that it uses. The trace
 //! ends when the process exits or executes another program, which has `FILE.PID.1`, and so on. A
-//! child of `fork` is not recorded until
-//! it executes a program. A process that is killed leaves a trace without its end.
+//! child of `fork` is not recorded until it executes a program. A process that is killed leaves a
+//! trace without its end.
 
 use std::io::{self, Write};
 use std::os::fd::{BorrowedFd, IntoRawFd as _, OwnedFd};

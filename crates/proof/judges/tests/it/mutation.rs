@@ -81,11 +81,11 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("snapshots.rs publish_entry: let _ = self.medium.publish", &[DelayStore], ALONE),
     ("receive.rs receive_group: let _ = self.medium.publish", &[DelayStore], ALONE),
     ("receive.rs end_to_receive: let _ = self.medium.publish", &[DelayStore, EarlyStore], ALONE),
-    ("parents.rs end_sharing: let _ = self.medium.publish", STORE, NOTHING_SHARED),
+    ("receive.rs leaf: self.trees.medium.write_nt", &[DelayStore], NOT_REUSED),
     (
-        "parents.rs end_sharing: let _ = self.medium.publish",
-        &[DropFence, FlushAfterFence],
-        NOTHING_SHARED,
+        "receive.rs receive_group: let _ = self.medium.publish",
+        &[DropFlush, DropFence, FlushAfterFence],
+        NOT_REUSED,
     ),
     ("snapshots.rs delete_snapshot: let _ = self.medium.publish", &[DelayStore, EarlyStore], ALONE),
     ("backed.rs unmark_block: let _ = self.medium.publish", &[EarlyStore], UNMARKED),
@@ -143,6 +143,8 @@ const LOAD: &str =
     "content that is not loaded after a crash is absent, which is the same (backed-F5)";
 const EVICTED: &str = "what is marked clean may be absent at any time";
 const WRITTEN: &str = "the backing store has all that the mark covers before the call";
+const NOT_REUSED: &str =
+    "open: no workload stores to a block that a group of a stream freed, before the next fence";
 const NO_MARKS: &str = "an inode without marks may lose its identity: it gets another object";
 
 fn explanation(m: &Mutant, site: &str) -> Option<&'static str> {
@@ -257,6 +259,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("snapshots.rs roll_back:", "commands on a whole pool: tests/it/bpfs.rs"),
     ("branches.rs end_branches:", "a part of roll_back: bpfs/tests/it/branches.rs"),
     ("resize.rs", "crashes of a change of size, and bugs in it: tests/it/resize.rs"),
+    ("parents.rs end_sharing:", "one word at an unmount: bpfs/tests/it/shared.rs"),
     ("scan.rs help_scan:", "runs repeat because one thread scans: crates/proof/suite/src/scan.rs"),
 ];
 const CALLERS: &str = "traces name its callers, which get the bugs";
