@@ -1,7 +1,7 @@
 //! Epochs in flight, and the orders in which hardware can make them durable (BPFS §4.4).
 //!
-//! - inflight-E1: a store joins the open epoch of its context. A fence ends that epoch. Flushes mean
-//!   nothing, and a store past the cache is a store.
+//! - inflight-E1: a store joins the open epoch of its context. A fence ends that epoch. Flushes
+//!   mean nothing, and a store past the cache is a store.
 //! - inflight-E2: a store is durable only if all earlier epochs of its context are (§4.4, the key
 //!   invariant). Within an epoch, stores persist as those that x86 has not flushed (persist-P2 and
 //!   persist-P3).

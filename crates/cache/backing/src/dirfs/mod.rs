@@ -23,7 +23,7 @@
 //! - **dirfs-B7** Blocks that ext4 reserves for the superuser are not available to users. Data is
 //!   stored as another user and without `CAP_SYS_RESOURCE`; only calls that create for the
 //!   superuser get those blocks.
-//! - **dirfs-B8** An overlay copies a file to its upper layer at the first change, and then gives it
+//! - **dirfs-B8** An overlay copies a file to its upper layer at the first change, then gives it
 //!   another handle and birth time. So inodes of overlays are identified by their numbers, which
 //!   stay. Those of overlays with layers on several file systems do not (without `xino`), and such
 //!   files are not entered (`EXDEV`).

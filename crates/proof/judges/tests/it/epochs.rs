@@ -31,7 +31,7 @@ fn every_operation_survives() {
 
 #[test]
 fn sequences_survive() {
-    let options = CampaignOptions { limit: Some(40), ..epochs() };
+    let options = CampaignOptions { limit: Some(20), ..epochs() };
     for family in [Family::Sequences, Family::Twice, Family::Lines] {
         common::explore(&Bpfs, &BASES, family, &options);
     }
@@ -42,9 +42,9 @@ fn random_runs_survive() {
     common::explore(&Bpfs, &BASES, Family::Random { runs: 20, ops: 60 }, &epochs());
 }
 
-/// Runs programs of which the first is interrupted once, at some of its steps.
-fn interrupted(programs: &'static str) -> Report {
-    let options = CampaignOptions { limit: Some(6), ..epochs() };
+/// Runs programs of which the first is interrupted once, at this number of its steps.
+fn interrupted(programs: &'static str, steps: u64) -> Report {
+    let options = CampaignOptions { limit: Some(steps), ..epochs() };
     let (family, distinct) = (Family::Interrupted(programs), Distinct::default());
     let tree = BASES.iter().position(|base| base.name == "tree").expect("a base");
     let bases = &BASES[tree..=tree];
@@ -62,7 +62,7 @@ fn threads_survive() {
         "append %0 40000 | append %1 9000",
         "append %0 40000 | create /n; append /n 100",
     ] {
-        assert_eq!(interrupted(programs).violations, 0, "{programs}");
+        assert_eq!(interrupted(programs, 4).violations, 0, "{programs}");
     }
 }
 
@@ -76,7 +76,7 @@ fn space_that_another_thread_has_freed_is_taken_too_early() {
         "unlink %2/z | append %1 9000",
         "setxattr %0 user.x 20 | setxattr %1 user.y 5000",
     ] {
-        assert!(interrupted(programs).violations > 0, "{programs}");
+        assert!(interrupted(programs, 6).violations > 0, "{programs}");
     }
 }
 

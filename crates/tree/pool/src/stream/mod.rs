@@ -18,7 +18,7 @@ pub use token::StreamToken;
 pub use write::StreamWriter;
 
 use crate::Error;
-use crc_fast::{CrcAlgorithm, Digest};
+use crc::{CRC_64_NVME, Crc, Digest, Table};
 use std::{fmt, io};
 
 /// Bytes of a block.
@@ -238,12 +238,16 @@ impl From<vfs::Errno> for ReceiveError {
     }
 }
 
+/// CRC-64/NVME. (`crc-fast` would be faster, but its C interface would be visible in each program
+/// that has the library.)
+static CRC: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_NVME);
+
 /// Computes the digest of the inodes of a snapshot.
-pub struct InodeDigest(Digest);
+pub struct InodeDigest(Digest<'static, u64, Table<16>>);
 
 impl Default for InodeDigest {
     fn default() -> Self {
-        Self(Digest::new(CrcAlgorithm::Crc64Nvme))
+        Self(CRC.digest())
     }
 }
 
@@ -258,13 +262,13 @@ impl InodeDigest {
 
     /// Returns the digest.
     pub fn finish(&self) -> u64 {
-        self.0.finalize()
+        self.0.clone().finalize()
     }
 }
 
 /// Computes the checksum of a record.
 fn checksum(before: u64, header: &[u8], payload: &[u8]) -> u64 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+    let mut digest = CRC.digest();
     digest.update(&before.to_le_bytes());
     digest.update(header);
     digest.update(payload);

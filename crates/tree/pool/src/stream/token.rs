@@ -1,7 +1,6 @@
 //! Tokens: positions in a stream, as text.
 
 use super::StreamPosition;
-use crc_fast::CrcAlgorithm;
 use std::fmt;
 use std::str::FromStr;
 
@@ -26,7 +25,7 @@ impl StreamToken {
 /// Computes the last word of a token.
 fn checksum(words: &[u64]) -> u64 {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    crc_fast::checksum(CrcAlgorithm::Crc64Nvme, &bytes)
+    super::CRC.checksum(&bytes)
 }
 
 impl fmt::Display for StreamToken {
