@@ -61,7 +61,7 @@ pub trait Storage: Sized + Send + Sync {
         false
     }
 
-    /// Returns the directory of branches ([`crate::branches`]), if the pool has one.
+    /// Returns the directory of branches (`branches.rs`), if the pool has one.
     #[inline]
     fn branches_dir(&self) -> Option<Ino> {
         None

@@ -487,7 +487,7 @@ fn damaged_branches_are_found() {
     {
         region.store_u64(POOL_BRANCHES.get(), word(ino));
         let found = problems(&region);
-        assert_eq!(found.is_empty(), false, "{ino} {is_found}: {found:?}");
+        assert!(!found.is_empty(), "{ino} {is_found}: {found:?}");
         let _ = (0..4).take_while(|_| !repair().problems.is_empty()).count();
         assert_eq!(problems(&region), [""; 0]);
         region.store_u64(POOL_BRANCHES.get(), word(dir));

@@ -117,8 +117,9 @@ fn a_killed_receiver_resumes() {
     };
     let mut child = partly();
     // Two groups have come, and the receiver waits for more.
-    let has_come =
-        || list()[0]["token"].as_str().is_some_and(|token| token[48..64].trim_matches('0') != "");
+    let has_come = || {
+        list()[0]["token"].as_str().is_some_and(|token| !token[48..64].trim_matches('0').is_empty())
+    };
     wait_until("groups have come", has_come);
     let refused = s.fails(["receive", &to, file.to_str().unwrap()], 1);
     assert!(refused.contains("another process receives it"), "{refused}");

@@ -365,8 +365,11 @@ fn check_inode(inode: &StreamInode, is_full: bool) -> Result<(), String> {
     }
 }
 
-fn decode_attributes(mut rest: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
-    let mut list: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+/// An extended attribute: its name and its value.
+type NameAndValue = (Vec<u8>, Vec<u8>);
+
+fn decode_attributes(mut rest: &[u8]) -> Result<Vec<NameAndValue>, String> {
+    let mut list: Vec<NameAndValue> = Vec::new();
     let (mut names, mut list_bytes) = (HashSet::new(), 0);
     while !rest.is_empty() {
         let (header, after) = Attribute::read_from_prefix(rest).map_err(|_| TOO_SHORT)?;

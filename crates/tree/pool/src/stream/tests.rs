@@ -224,7 +224,9 @@ fn a_resumed_stream_begins_within_an_inode() {
     let head = StreamHead { start, ..head(true) };
     let end = StreamRecord::End { inodes: 2, digest: 3 };
     let of = |records: &[StreamRecord]| {
-        read(&written(&[&[StreamRecord::Head(head.clone())], records, &[end.clone()]].concat()))
+        read(&written(
+            &[&[StreamRecord::Head(head.clone())], records, std::slice::from_ref(&end)].concat(),
+        ))
     };
     of(&[StreamRecord::Data(9, 8192, vec![1])]).unwrap();
     of(&[]).unwrap();
