@@ -228,19 +228,6 @@ impl<M: Medium> Trees<M> {
         Ok(Some((slot, block)))
     }
 
-    /// Returns the pointer block that leads to the leaf with byte `at`, which lies below `root`.
-    /// `None` if the root is a leaf, or a pointer block on the way is missing.
-    pub fn find_pointers(&self, root: Root, at: u64) -> Result<Option<BlockNo>> {
-        let (mut height, mut block) = (root.height(), root.block());
-        while height > 1
-            && let Some(pointers) = block
-        {
-            height -= 1;
-            block = self.load_child(pointers.at(at / span(height) % FANOUT * 8))?;
-        }
-        Ok(block.filter(|_| height > 0))
-    }
-
     /// Loads pointers to consecutive blocks of data into `pointers`, from byte `at` on; null for
     /// holes. Stops after `pointers.len()`, or at the end of a pointer block. Returns those loaded,
     /// at least one, unchecked (crawler-T4).

@@ -300,7 +300,6 @@ impl<M: Medium> Files<M> {
             return false;
         }
         let range = offset..end;
-        self.prefetch_slot(root, whole.start);
         self.prefetch_rest(root, &range);
         let need = blocks_for(height, std::slice::from_ref(&range));
         let done = self.transact(need, KEEP, |txn| {
@@ -347,14 +346,6 @@ impl<M: Medium> Files<M> {
             Ok(())
         });
         done.is_ok()
-    }
-
-    /// Prefetches the pointer to the leaf with byte `at`: it is replaced when the data was written.
-    #[inline]
-    fn prefetch_slot(&self, root: Root, at: u64) {
-        if let Ok(Some(pointers)) = self.find_pointers(root, at) {
-            self.medium.prefetch(pointers.at(at / BLOCK % FANOUT * 8), 8);
-        }
     }
 
     /// Prefetches the unchanged parts of the first and last block of a write: they are copied after
