@@ -37,8 +37,9 @@ const NAPS_FOR_KERNEL: usize = 5;
 /// The number of pauses for space that is about to come back.
 const NAPS_FOR_SPACE: u32 = 100;
 
-/// Servers that can be notified: a pool and its branches may be mounted at several places.
-pub const SERVERS: usize = 32;
+/// Servers that can be notified: a pool and its branches may be mounted at several places. Each
+/// removal of a last name looks at all of them.
+pub const SERVERS: usize = 8;
 
 /// The notifications for one server.
 #[repr(C, align(64))]
