@@ -13,7 +13,8 @@
 //! - snapshots-N5: a snapshot is made while no thread is inside an operation
 //!   ([`namespace::derived::SharedPool::alone`]), and after the pending commit is durable. So it is
 //!   the state between two operations.
-//! - snapshots-N6: a snapshot whose name begins with `@` belongs to a branch ([`mod@crate::branches`]).
+//! - snapshots-N6: a snapshot whose name begins with `@` belongs to a branch
+//!   ([`mod@crate::branches`]).
 //!   Users do not see it.
 //!
 //! | operation | prepared | stored | fences |
