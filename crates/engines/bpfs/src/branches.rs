@@ -13,7 +13,7 @@ use crate::fs::Files;
 use crate::layout::*;
 use crate::snapshots::{TableEntry, kind_of};
 use crate::store::Store;
-use namespace::{Attributes, Chain, POOL_BRANCHES, Storage as _};
+use namespace::{Chain, POOL_BRANCHES, Storage as _};
 use pmem::{Fenced, Medium, Pm};
 use pool::BranchInfo;
 use std::collections::HashMap;
@@ -23,14 +23,12 @@ use zerocopy::{FromZeros as _, IntoBytes as _};
 /// Most bytes of the directory of branches that a list reads: a damaged one can have any size.
 const LISTED_MAX: u64 = 1 << 20;
 
-/// Returns the branches of a pool, in the order of their names. Other processes may change them
-/// meanwhile; damaged ones are left out.
+/// Returns the branches of a pool. Other processes may change them meanwhile; damaged ones are left
+/// out.
 pub fn list<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<BranchInfo> {
     let Some(dir) = namespace::branches_dir(medium) else { return Vec::new() };
     let trees = Trees { medium: Pm(&medium.0), bytes: pool_bytes, marks: 0 };
-    let mut found = trees.branches_in(dir).unwrap_or_default();
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    found
+    trees.branches_in(dir).unwrap_or_default()
 }
 
 impl<M: Medium> Trees<M> {
@@ -92,20 +90,6 @@ impl<M: Medium> Trees<M> {
         }
         Ok(true)
     }
-
-    /// Returns the list of attributes under a root word; empty for a null word.
-    fn attributes_under(&self, word: u64) -> Result<Vec<u8>> {
-        if word == 0 {
-            return Ok(Vec::new());
-        }
-        let root = self.check_root(word)?;
-        let mut list = vec![0; self.list_bytes(root)? as usize];
-        for (at, part) in (0..).step_by(BLOCK as usize).zip(list.chunks_mut(BLOCK as usize)) {
-            let block = self.find_block(root, at)?.ok_or(Errno::UCLEAN)?;
-            self.medium.read(block.at(0), part);
-        }
-        Ok(list)
-    }
 }
 
 impl<M: Medium> Store<M> {
@@ -135,11 +119,7 @@ impl<M: Medium> Store<M> {
         if !is_same || now.xattr.get() == 0 || then.xattr.get() == 0 {
             return Ok(is_same && now.xattr.get() == then.xattr.get());
         }
-        let parse = |record: &InodeRecord| -> Result<Attributes> {
-            let list = self.attributes_under(record.xattr.get())?;
-            Attributes::parse(&list).ok_or(Errno::UCLEAN)
-        };
-        Ok(parse(now)? == parse(then)?)
+        Ok(self.load_attributes(now.xattr.get())? == self.load_attributes(then.xattr.get())?)
     }
 }
 

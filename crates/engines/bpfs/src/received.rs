@@ -7,7 +7,7 @@
 
 use crate::crawler::{Node, Trees};
 use crate::layout::*;
-use crate::send::{FoundInode, Table, trees};
+use crate::send::{FoundInode, Table, block_of, trees};
 use crate::snapshots::{TableEntry, find_entry};
 use crate::{Bpfs, MountOptions};
 use namespace::Chain;
@@ -205,12 +205,10 @@ fn verify_inode<M: Medium>(
         FileKind::Dir => {
             let mut table = Table::new(trees, entry)?;
             for at in (0..size).step_by(BLOCK as usize) {
-                let Some(block) = trees.find_block(root, at)? else {
+                let Some(block) = block_of(trees, inode, at)? else {
                     return wrong("a directory without a block of names");
                 };
-                let mut bytes = [0; BLOCK as usize];
-                trees.medium.read(block.at(0), &mut bytes);
-                for raw in Chain::new(&bytes).flatten() {
+                for raw in Chain::new(&block).flatten() {
                     let Some(life) = raw.life else { continue };
                     let is_named = table.inode(life.ino.0)?.is_some_and(|inode| {
                         inode.record.generation.get() == life.generation

@@ -14,7 +14,7 @@ use crate::crawler::{Node, Trees};
 use crate::layout::*;
 use crate::receive::progress_of;
 use crate::snapshots::{TableEntry, find_entry, kind_of};
-use namespace::{Attributes, Chain};
+use namespace::Chain;
 use pmem::{Medium, Pm, PmOff};
 use pool::stream::{
     DATA_MAX, INODE_NEW, InodeDigest, SendError, SendRequest, StreamEntry, StreamHead, StreamInode,
@@ -265,7 +265,7 @@ pub fn names_in_snapshot(
 }
 
 /// Reads a block of a directory.
-fn block_of<M: Medium>(
+pub fn block_of<M: Medium>(
     trees: &Trees<M>,
     dir: &FoundInode,
     offset: u64,
@@ -413,10 +413,7 @@ impl<M: Medium> Sender<'_, M> {
         if words == (0, 0) || self.is_settled(open) || self.is_done(open) {
             return Ok(());
         }
-        let list = |word: u64| match self.trees.load_list(word)? {
-            list if list.is_empty() => Ok(Attributes::default()),
-            list => Attributes::parse(&list).ok_or(Errno::UCLEAN),
-        };
+        let list = |word| self.trees.load_attributes(word);
         let (old, new) = (list(words.0)?, list(words.1)?);
         if old == new {
             return Ok(());
@@ -516,8 +513,7 @@ impl<M: Medium> Sender<'_, M> {
         let of = |node: Node| (node.height == height).then(|| self.trees.load_pointers(node.block));
         let (olds, news) = (of(old), of(new));
         for i in 0..FANOUT {
-            let child = |node: Node, pointers: &Option<_>| -> Result<Node> {
-                let pointers: &Option<[Pointer; FANOUT as usize]> = pointers;
+            let child = |node: Node, pointers: &Option<[Pointer; FANOUT as usize]>| -> Result<_> {
                 Ok(match pointers {
                     Some(pointers) => node.child(i, self.trees.check_block(pointers[i as usize])?),
                     // A lower tree is the first child of a higher one.

@@ -14,8 +14,7 @@
 //!   ([`namespace::derived::SharedPool::alone`]), and after the pending commit is durable. So it is
 //!   the state between two operations.
 //! - snapshots-N6: a snapshot whose name begins with `@` belongs to a branch
-//!   ([`mod@crate::branches`]).
-//!   Users do not see it.
+//!   ([`mod@crate::branches`]). Users do not see it.
 //!
 //! | operation | prepared | stored | fences |
 //! |---|---|---|---:|
@@ -158,7 +157,7 @@ pub fn list<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<Snapshot> {
     all.iter().map(|entry| describe(entry, None)).collect()
 }
 
-/// Returns the names of the branches that have a snapshot in the table, each once for each of them.
+/// Returns the names of the branches with snapshots in the table: one name for each snapshot.
 pub fn of_branches<M: Medium>(medium: &Pm<M>) -> Vec<String> {
     let all = entries(medium);
     all.iter().filter_map(|entry| Some(branch_of_snapshot(entry.name())?.to_owned())).collect()
@@ -202,7 +201,7 @@ impl<M: Medium> Trees<M> {
     }
 
     /// Copies the first bytes of a tree, which has no holes there.
-    pub fn copy_leaves(&self, txn: &mut Txn<'_>, root: Root, bytes: u64) -> Result<Root> {
+    fn copy_leaves(&self, txn: &mut Txn<'_>, root: Root, bytes: u64) -> Result<Root> {
         let mut leaves = Vec::new();
         self.visit(Node::top(root), &(0..bytes), &mut |block, base| {
             if base != leaves.len() as u64 * BLOCK {
@@ -220,7 +219,7 @@ impl<M: Medium> Trees<M> {
     }
 
     /// Returns the bytes of the list of attributes in a tree.
-    pub fn list_bytes(&self, root: Root) -> Result<u64> {
+    fn list_bytes(&self, root: Root) -> Result<u64> {
         let first = self.find_block(root, 0)?.ok_or(Errno::UCLEAN)?;
         let len = self.medium.load_u64(first.at(0));
         let is_possible = (Attributes::HEADER as u64..=root.span()).contains(&len);

@@ -41,6 +41,14 @@ impl<M: Medium> Trees<M> {
         })?;
         Ok(bytes)
     }
+
+    /// Loads the attributes under that word.
+    pub fn load_attributes(&self, word: u64) -> Result<Attributes> {
+        match &self.load_list(word)?[..] {
+            [] => Ok(Attributes::default()),
+            list => Attributes::parse(list).ok_or(Errno::UCLEAN),
+        }
+    }
 }
 
 impl<M: Medium> Store<M> {

@@ -290,7 +290,10 @@ pub fn mount_snapshot(
 }
 
 /// Locks snapshots of the pool in `region` until it is dropped, so that none is deleted.
-fn hold_snapshots(region: &Region, names: &[&str]) -> Result<(), Error> {
+fn hold_snapshots<'n>(
+    region: &Region,
+    names: impl IntoIterator<Item = &'n str>,
+) -> Result<(), Error> {
     for name in names {
         if !region.lock_part(pool::snapshot_part(name), Lock::Shared)? {
             return Err(Errno::BUSY.into());
@@ -311,7 +314,7 @@ pub fn send(
     sink: &mut dyn FnMut(StreamRecord) -> Result<(), SendError>,
 ) -> Result<(), SendError> {
     let names = request.base.iter().chain([&request.snapshot]);
-    hold_snapshots(region, &names.map(String::as_str).collect::<Vec<_>>())?;
+    hold_snapshots(region, names.map(String::as_str))?;
     match layout(region)? {
         Layout::Bpfs => bpfs::send(region, request, sink),
         Layout::Scmfs | Layout::Model => Err(Errno::OPNOTSUPP.into()),
@@ -325,7 +328,7 @@ pub fn send(
 /// # Errors
 /// Those of [`send`].
 pub fn changed(region: &Region, from: &str, to: &str) -> Result<HashSet<Ino>, SendError> {
-    hold_snapshots(region, &[from, to])?;
+    hold_snapshots(region, [from, to])?;
     match layout(region)? {
         Layout::Bpfs => bpfs::changed(region, from, to),
         Layout::Scmfs | Layout::Model => Err(Errno::OPNOTSUPP.into()),

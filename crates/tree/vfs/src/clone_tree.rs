@@ -149,11 +149,6 @@ impl<'a> TreeCopy<'a> {
         }
         self.0.attributes(&self.0.from.getattr(from)?, to)
     }
-
-    /// Returns the counts so far.
-    pub fn done(&self) -> Cloned {
-        self.0.done
-    }
 }
 
 /// A clone that is being made.
