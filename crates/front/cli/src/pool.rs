@@ -141,14 +141,30 @@ pub fn open(pool: &Path, options: &OpenOptions, access: Access) -> Result<Region
 /// a mount: a pool, or a branch of it.
 pub fn attach(source: &Path) -> Result<Arc<dyn Engine>> {
     let pool = of_source(source.to_owned());
-    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
-    let region = open(&pool, &options, Access::ReadWrite)?;
+    let region = open_shared(&pool)?;
     let mounting = MountOptions::default();
     let attached = match split_snapshot(source).filter(|(of, _)| *of == pool) {
         Some((_, branch)) => engines::attach_branch(region, &branch, &mounting),
         None => engines::attach(region, &mounting),
     };
     attached.with_context(|| source.display().to_string())
+}
+
+/// Attaches a pool ([`attach`]), runs a function on it, and makes its effect durable.
+pub fn attached<T>(path: &Path, body: impl FnOnce(&Arc<dyn Engine>) -> Result<T>) -> Result<T> {
+    let fs = attach(path)?;
+    let done = body(&fs);
+    let synced = fs.sync();
+    fs.close()?;
+    let done = done?;
+    synced?;
+    Ok(done)
+}
+
+/// Opens a pool that other processes may use, too.
+pub fn open_shared(pool: &Path) -> Result<Region> {
+    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
+    open(pool, &options, Access::ReadWrite)
 }
 
 /// Opens a pool read-only and without a lock, mounted or not.

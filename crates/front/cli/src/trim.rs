@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
-use pmem::{Access, Lock, OpenOptions};
 use serde::Serialize;
 
 use crate::args::PoolArgs;
@@ -48,9 +47,7 @@ pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
 
 /// Trims a pool that is in use, or not.
 pub fn trim(path: &Path) -> Result<()> {
-    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
-    let region = pool::open(path, &options, Access::ReadWrite)?;
-    let fs = engines::attach(region, &::pool::MountOptions::default())?;
+    let fs = engines::attach(pool::open_shared(path)?, &::pool::MountOptions::default())?;
     let trimmed = fs.trim();
     fs.close()?;
     Ok(trimmed?)

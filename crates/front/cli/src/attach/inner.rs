@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use ::pool::{Engine, MountOptions};
 use anyhow::{Context as _, Result, bail};
-use pmem::{Access, Lock, OpenOptions};
 use rustix::io::Errno;
 use vfs::{
     Backed, DirtyCount, FileKind, FileSystem, Ino, LoadedObject, Mappings, Openings, Residence,
@@ -28,9 +27,7 @@ impl Inner {
         if let Some(who) = busy::server(path) {
             bail!("{}: in use by {who}", path.display());
         }
-        let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
-        let region = pool::open(path, &options, Access::ReadWrite)?;
-        let opened = engines::attach(region, &MountOptions::default());
+        let opened = engines::attach(pool::open_shared(path)?, &MountOptions::default());
         let engine = opened.with_context(|| path.display().to_string())?;
         if engine.backed().is_none() {
             bail!("{}: {}", path.display(), not_for_caches(&*engine));

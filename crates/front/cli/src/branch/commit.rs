@@ -162,15 +162,16 @@ impl Branches {
         for (path, (_, new)) in wanted.iter().rev() {
             let Some((dir, name)) = place(tree, path)? else { continue };
             let Some(found) = changes::find(tree, path)? else { continue };
-            let stays = new.as_ref().is_some_and(|new| new.state.kind == found.kind);
-            let removed = match found.kind {
-                _ if stays && found.kind == FileKind::Dir => Ok(()),
-                _ if stays
-                    && new.as_ref().map(|new| &new.state)
-                        == Some(&InodeValue::of(tree.0, &found)?) =>
-                {
-                    Ok(())
+            let stays = match new.as_ref().map(|new| &new.state) {
+                Some(new) if new.kind == found.kind => {
+                    found.kind == FileKind::Dir || *new == InodeValue::of(tree.0, &found)?
                 }
+                _ => false,
+            };
+            if stays {
+                continue;
+            }
+            let removed = match found.kind {
                 FileKind::Dir => self.fs.rmdir(dir, name),
                 _ => self.fs.unlink(dir, name),
             };

@@ -144,21 +144,14 @@ impl Branches {
     ) -> Result<T> {
         check_layout(&path)?;
         let shown = || path.display().to_string();
-        let fs = pool::attach(&path)?;
-        let open = || -> Result<T> {
-            wait_for_others(&*fs, &path)?;
+        pool::attached(&path, |fs| {
+            wait_for_others(&**fs, &path)?;
             let dir = fs.branches_dir(creates).with_context(shown)?;
             let dir = dir.ok_or_else(|| explain(Errno::NOENT, &path, name))?;
             let branches = Self { path: path.clone(), fs: fs.clone(), dir };
             branches.clean()?;
             body(&branches)
-        };
-        let done = open();
-        let synced = fs.sync();
-        fs.close()?;
-        let done = done?;
-        synced?;
-        Ok(done)
+        })
     }
 
     fn list(&self) -> Result<Vec<BranchInfo>> {
@@ -202,12 +195,14 @@ impl Branches {
         opened.with_context(|| self.path.display().to_string())
     }
 
+    /// Returns whether there is a branch of this name.
+    fn has(&self, name: &str) -> Result<bool> {
+        Ok(self.list()?.iter().any(|branch| branch.name == name))
+    }
+
     /// Fails if there is no branch of this name.
     fn check_exists(&self, name: &str) -> Result<()> {
-        match self.list()?.iter().any(|branch| branch.name == name) {
-            true => Ok(()),
-            false => Err(explain(Errno::NOENT, &self.path, name)),
-        }
+        if self.has(name)? { Ok(()) } else { Err(explain(Errno::NOENT, &self.path, name)) }
     }
 
     /// Excludes mounts of a branch until the pool is closed.
@@ -219,11 +214,10 @@ impl Branches {
     }
 
     fn create(&self, name: &str) -> Result<()> {
-        let is_taken = |other: &str| other == name;
-        if self.list()?.iter().any(|branch| is_taken(&branch.name)) {
+        if self.has(name)? {
             return Err(explain(Errno::EXIST, &self.path, name));
         }
-        if engines::snapshots(self.fs.region())?.iter().any(|other| is_taken(&other.name)) {
+        if engines::snapshots(self.fs.region())?.iter().any(|other| other.name == name) {
             let pool = self.path.display();
             bail!("{pool}: has a snapshot {name}; choose another name for the branch");
         }

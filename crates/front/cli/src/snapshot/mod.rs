@@ -12,12 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use ::pool::{Engine, MountOptions, Snapshot, Snapshots};
+use ::pool::{Engine, Snapshot, Snapshots};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use pmem::{Access, Lock, OpenOptions, Region};
+use pmem::{Access, OpenOptions, Region};
 use serde::Serialize;
-use std::sync::Arc;
 use vfs::Errno;
 
 use self::keep::KeepRule;
@@ -161,19 +160,10 @@ pub fn run(command: &SnapshotCommand, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Attaches a pool that is in use, or not, runs a function on it, and makes its effect durable.
+/// As [`pool::attached`], for a pool that can have snapshots.
 pub fn attached<T>(path: &Path, body: impl FnOnce(&dyn Engine) -> Result<T>) -> Result<T> {
     check_layout(path)?;
-    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
-    let region = pool::open(path, &options, Access::ReadWrite)?;
-    let fs: Arc<dyn Engine> = engines::attach(region, &MountOptions::default())
-        .with_context(|| path.display().to_string())?;
-    let done = body(&*fs);
-    let synced = fs.sync();
-    fs.close()?;
-    let done = done?;
-    synced?;
-    Ok(done)
+    pool::attached(path, |fs| body(&**fs))
 }
 
 /// Refuses pools that have no snapshots, with the reason.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use ::pool::stream::{ReceiveError, StreamReader};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
-use pmem::{Access, Lock, OpenOptions};
+use pmem::{Access, OpenOptions};
 use serde::Serialize;
 use vfs::Errno;
 
@@ -97,8 +97,7 @@ fn receive(path: &Path, name: Option<String>, source: impl Read) -> Result<Recei
         sender: head.pool.to_string(),
         bytes: 0,
     };
-    let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
-    let region = pool::open(path, &options, Access::ReadWrite)?;
+    let region = pool::open_shared(path)?;
     let bar = super::bar();
     let done = engines::receive(region, &snapshot, reader, &mut |bytes| {
         received.bytes = bytes;

@@ -4,13 +4,14 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::common::parts::{MountedPart, used};
 use crate::common::{Sandbox, as_nobody, on_each_engine, tool, wait_until};
 
 on_each_engine! {
@@ -20,24 +21,7 @@ on_each_engine! {
 /// Bytes of a file whose blocks dominate what `df` shows.
 const BYTES: usize = 8 << 20;
 
-/// A mounted branch.
-struct Mounted<'a> {
-    s: &'a Sandbox,
-    dir: PathBuf,
-}
-
-impl<'a> Mounted<'a> {
-    fn new(s: &'a Sandbox, name: &str) -> Self {
-        let dir = s.outside(&format!("of-{name}"));
-        fs::create_dir(&dir).unwrap();
-        s.ok(["mount", &of(s, name), dir.to_str().unwrap()]);
-        Self { s, dir }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
-    }
-
+impl MountedPart<'_> {
     fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap()
     }
@@ -51,25 +35,6 @@ impl<'a> Mounted<'a> {
         assert!(explained.contains("served in user space: 100.0 %"), "{script}: {explained}");
         String::from_utf8(output.stdout).unwrap()
     }
-}
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        let output = self.s.run(["umount", self.dir.to_str().unwrap()]);
-        assert!(output.status.success() || std::thread::panicking(), "{output:?}");
-        let _ = fs::remove_dir(&self.dir);
-    }
-}
-
-/// Returns POOL@NAME.
-fn of(s: &Sandbox, name: &str) -> String {
-    format!("{}@{name}", s.pool_str())
-}
-
-/// Returns the bytes in use in a mounted pool.
-fn used(s: &Sandbox) -> u64 {
-    let stat = rustix::fs::statvfs(&s.dir).unwrap();
-    (stat.f_blocks - stat.f_bfree) * stat.f_frsize
 }
 
 fn listed(s: &Sandbox) -> Value {
@@ -126,7 +91,7 @@ fn layouts_have_branches_or_say_why_not(layout: &str) {
     let refused = s.fails(["branch", "create", pool, "s"], 1);
     assert!(refused.contains("has a snapshot s"), "{refused}");
     assert_eq!(s.ok(["snapshot", "list", pool]).lines().count(), 1, "bases are not listed");
-    let a = Mounted::new(&s, "a");
+    let a = MountedPart::new(&s, "a");
     for verb in ["discard", "commit"] {
         let refused = s.fails(["branch", verb, pool, "a"], 1);
         assert!(refused.contains("is mounted; unmount it first"), "{refused}");
@@ -162,7 +127,7 @@ fn branches_are_written_side_by_side() {
     fs::set_permissions(s.path("dir"), fs::Permissions::from_mode(0o751)).unwrap();
     tool("mkfifo", &[s.path("pipe").to_str().unwrap()]);
     s.ok(["branch", "create", s.dir_str(), "a", "b"]);
-    let (a, b) = (Mounted::new(&s, "a"), Mounted::new(&s, "b"));
+    let (a, b) = (MountedPart::new(&s, "a"), MountedPart::new(&s, "b"));
     for branch in [&a, &b] {
         assert_eq!(branch.read("dir/link"), "of all\n");
         let [one, other] = ["dir/file", "same"].map(|name| branch.path(name).metadata().unwrap());
@@ -217,7 +182,7 @@ fn discard_gives_all_back() {
     let before = used(&s);
     s.ok(["branch", "create", s.dir_str(), "a"]);
     assert!(used(&s) - before < 64 << 10, "it takes next to nothing");
-    let a = Mounted::new(&s, "a");
+    let a = MountedPart::new(&s, "a");
     fs::write(a.path("large"), vec![2; BYTES]).unwrap();
     fs::create_dir_all(a.path("d/e/f")).unwrap();
     assert!(used(&s) - before >= BYTES as u64);
@@ -238,7 +203,7 @@ fn a_commit_replaces_a_pool_in_use() {
         fs::write(s.path(name), "old\n").unwrap();
     }
     s.ok(["branch", "create", s.dir_str(), "a"]);
-    let a = Mounted::new(&s, "a");
+    let a = MountedPart::new(&s, "a");
     fs::write(a.path("kept"), "new\n").unwrap();
     fs::remove_file(a.path("gone")).unwrap();
     fs::write(a.path("added"), "new\n").unwrap();
@@ -287,7 +252,7 @@ fn both_sides_are_merged() {
     }
     fs::hard_link(s.path("ours/3"), s.path("ours/same")).unwrap();
     s.ok(["branch", "create", s.dir_str(), "a"]);
-    let a = Mounted::new(&s, "a");
+    let a = MountedPart::new(&s, "a");
     // The branch.
     fs::write(a.path("theirs/1"), "branch").unwrap();
     fs::remove_file(a.path("theirs/2")).unwrap();
@@ -369,7 +334,7 @@ fn conflicts_are_named() {
         fs::write(dir.join("new"), who).unwrap();
         fs::remove_file(dir.join("removed")).unwrap();
     };
-    let a = Mounted::new(&s, "a");
+    let a = MountedPart::new(&s, "a");
     change(&a.dir, "branch");
     fs::remove_dir_all(a.path("d")).unwrap();
     fs::write(a.path("e/below"), "branch").unwrap();
@@ -429,7 +394,7 @@ fn others_have_none() {
     );
     let refused = as_nobody(&script);
     assert_eq!(refused.matches("ermission denied").count(), 3, "{refused}");
-    let a = Mounted::new(&s, "a");
+    let a = MountedPart::new(&s, "a");
     fs::set_permissions(s.outside(""), fs::Permissions::from_mode(0o755)).unwrap();
     let script =
         format!("cd {}; cat theirs; echo y >>theirs; cat ours 2>&1 || true", a.dir.display());
@@ -465,7 +430,7 @@ fn commands_are_killed() {
             && round % 8 == 1
             && s.run(["branch", "create", s.dir_str(), "y"]).status.success()
         {
-            let y = Mounted::new(&s, "y");
+            let y = MountedPart::new(&s, "y");
             assert_eq!(fs::read(y.path("file-9")).unwrap(), vec![9; 3 * 4096]);
             drop(y);
             s.ok(["branch", "discard", s.dir_str(), "y"]);
@@ -488,7 +453,7 @@ fn a_database_for_each_test() {
     sql(&s.dir, "create table t(x); insert into t values (1), (2), (3);");
     s.ok(["branch", "create", s.dir_str(), "one", "two"]);
     for name in ["one", "two"] {
-        let branch = Mounted::new(&s, name);
+        let branch = MountedPart::new(&s, name);
         let delete = format!("delete from t where x < {}; select count(*) from t;", name.len());
         assert_eq!(sql(&branch.dir, &delete), "1\n");
         assert_eq!(

@@ -3,13 +3,14 @@
 //! Needs root and `/dev/fuse`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::common::parts::{MountedPart, part_of, used};
 use crate::common::{Sandbox, as_nobody, on_each_engine, wait_until};
 
 on_each_engine! {
@@ -19,43 +20,10 @@ on_each_engine! {
 /// Bytes of a file whose blocks dominate what `df` shows.
 const BYTES: usize = 8 << 20;
 
-/// A mounted snapshot.
-struct Mounted<'a> {
-    s: &'a Sandbox,
-    dir: PathBuf,
-}
-
-impl<'a> Mounted<'a> {
-    fn new(s: &'a Sandbox, name: &str) -> Self {
-        let dir = s.outside(&format!("of-{name}"));
-        fs::create_dir(&dir).unwrap();
-        s.ok(["mount", &of(s, name), dir.to_str().unwrap()]);
-        Self { s, dir }
+impl MountedPart<'_> {
+    fn bytes(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap()
     }
-
-    fn read(&self, name: &str) -> Vec<u8> {
-        fs::read(self.dir.join(name)).unwrap()
-    }
-}
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        let name = self.dir.file_name().unwrap().to_str().unwrap().trim_start_matches("of-");
-        let output = self.s.run(["umount", &of(self.s, name)]);
-        assert!(output.status.success() || std::thread::panicking(), "{output:?}");
-        let _ = fs::remove_dir(&self.dir);
-    }
-}
-
-/// Returns POOL@NAME.
-fn of(s: &Sandbox, name: &str) -> String {
-    format!("{}@{name}", s.pool_str())
-}
-
-/// Returns the bytes in use in a mounted pool.
-fn used(s: &Sandbox) -> u64 {
-    let stat = rustix::fs::statvfs(&s.dir).unwrap();
-    (stat.f_blocks - stat.f_bfree) * stat.f_frsize
 }
 
 fn listed(s: &Sandbox, args: &[&str]) -> Value {
@@ -72,7 +40,7 @@ fn layouts_have_snapshots_or_say_why_not(layout: &str) {
             let refused = s.fails([&["snapshot"], args].concat(), 1);
             assert!(refused.contains("only pools of bpfs"), "{refused}");
         }
-        let refused = s.fails(["mount", &of(&s, "a"), s.outside("").to_str().unwrap()], 1);
+        let refused = s.fails(["mount", &part_of(&s, "a"), s.outside("").to_str().unwrap()], 1);
         assert!(refused.contains("only pools of bpfs"), "{refused}");
         return;
     }
@@ -89,7 +57,7 @@ fn layouts_have_snapshots_or_say_why_not(layout: &str) {
     assert!(refused.contains("has no snapshot b"), "{refused}");
     let refused = s.fails(["snapshot", "rollback", pool, "a"], 1);
     assert!(refused.contains("only while no process uses it"), "{refused}");
-    let refused = s.fails(["mount", &of(&s, "b"), s.outside("").to_str().unwrap()], 1);
+    let refused = s.fails(["mount", &part_of(&s, "b"), s.outside("").to_str().unwrap()], 1);
     assert!(refused.contains("no snapshot `b`"), "{refused}");
     s.umount();
     // The same without a mount.
@@ -99,8 +67,8 @@ fn layouts_have_snapshots_or_say_why_not(layout: &str) {
     s.ok(["snapshot", "rollback", pool, "a"]);
     let info: Value = serde_json::from_str(&s.ok(["info", pool, "--json"])).unwrap();
     assert_eq!(info["snapshots"], serde_json::json!(["a", "b"]));
-    let b = Mounted::new(&s, "b");
-    assert_eq!(b.read("file"), b"new");
+    let b = MountedPart::by_source(&s, "b");
+    assert_eq!(b.bytes("file"), b"new");
     let refused = s.fails(["mkfs", pool, "--force"], 1);
     assert!(refused.contains("a snapshot of it is mounted"), "{refused}");
     drop(b);
@@ -122,13 +90,13 @@ fn a_snapshot_is_mounted_beside_its_pool() {
     let before = used(&s);
     s.ok(["snapshot", "create", s.dir_str(), "monday"]);
     assert!(used(&s) - before < 64 << 10, "it takes next to nothing");
-    let monday = Mounted::new(&s, "monday");
+    let monday = MountedPart::by_source(&s, "monday");
     fs::write(s.path("same"), vec![2; BYTES]).unwrap();
     fs::rename(s.path("dir/link"), s.path("dir/moved")).unwrap();
     fs::remove_file(s.path("same")).unwrap();
     fs::remove_file(s.path("dir/large")).unwrap();
-    assert_eq!(monday.read("dir/link"), vec![1; BYTES]);
-    assert_eq!(monday.read("same"), vec![1; BYTES]);
+    assert_eq!(monday.bytes("dir/link"), vec![1; BYTES]);
+    assert_eq!(monday.bytes("same"), vec![1; BYTES]);
     let refused = fs::write(monday.dir.join("new"), "").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     let refused = s.fails(["snapshot", "delete", s.dir_str(), "monday"], 1);
@@ -243,7 +211,7 @@ fn programs_write_meanwhile() {
             text.lines().count() as u64
         });
         s.ok(["snapshot", "create", s.dir_str(), name]);
-        let snapshot = Mounted::new(&s, name);
+        let snapshot = MountedPart::by_source(&s, name);
         for ((of, least), now) in ["through", "direct"].into_iter().zip(&mut least).zip(now) {
             let found = check_numbers(&snapshot.dir, of);
             assert!(found >= now && found >= *least, "{of}: {found} after {now}");
@@ -258,7 +226,7 @@ fn programs_write_meanwhile() {
         child.wait().unwrap();
     }
     for name in &names[1..11] {
-        let snapshot = Mounted::new(&s, name);
+        let snapshot = MountedPart::by_source(&s, name);
         check_numbers(&snapshot.dir, "through");
         check_numbers(&snapshot.dir, "direct");
     }
@@ -287,8 +255,8 @@ fn commands_are_killed() {
         // The pool works, and finds out about the death.
         fs::write(s.path("file-7"), vec![round as u8; 100]).unwrap();
         if round % 3 == 1 && listed(&s, &[])["snapshots"] != serde_json::json!([]) {
-            let x = Mounted::new(&s, "x");
-            assert_eq!(x.read("file-9"), vec![9; 3 * 4096]);
+            let x = MountedPart::by_source(&s, "x");
+            assert_eq!(x.bytes("file-9"), vec![9; 3 * 4096]);
         }
     }
     let _ = s.run(["snapshot", "delete", s.dir_str(), "x"]);
@@ -316,7 +284,7 @@ fn old_snapshots_are_deleted_by_a_rule() {
     assert_eq!(shown.lines().count(), 2, "{shown}");
     assert!(shown.contains("auto-0: would be deleted"), "{shown}");
     assert_eq!(names().len(), 5);
-    let in_use = Mounted::new(&s, "auto-0");
+    let in_use = MountedPart::by_source(&s, "auto-0");
     let pruned: Value = serde_json::from_str(&s.ok([&["--json"], &prune[..]].concat())).unwrap();
     assert_eq!(pruned["deleted"], serde_json::json!(["auto-1"]));
     assert_eq!(pruned["in_use"], serde_json::json!(["auto-0"]));

@@ -3,6 +3,8 @@
 //! Needs root and `/dev/fuse`. Dropping the [`Sandbox`] removes its mount, server and pool,
 //! whatever a test does.
 
+pub mod parts;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
