@@ -517,14 +517,9 @@ fn work(cli: &Cli) -> Result<ExitCode> {
         Command::Scale(args) => args.as_pm,
         _ => !cli.dram,
     };
-    let as_pm = if as_pm { "1" } else { "" };
     // SAFETY: there is no other thread yet.
-    unsafe { std::env::set_var("KEEPSTONE_DRAM_AS_PM", as_pm) };
-    let origin = match &cli.command {
-        Command::Run(args) => Origin::here(!args.as_pm),
-        Command::Scale(args) => Origin::here(!args.as_pm),
-        _ => Origin::here(cli.dram),
-    };
+    unsafe { std::env::set_var("KEEPSTONE_DRAM_AS_PM", if as_pm { "1" } else { "" }) };
+    let origin = Origin::here(!as_pm);
     let section = match &cli.command {
         Command::Run(args) => {
             let amount = cli.scale(Amount::FULL, Amount::QUICK, Amount::TINY);

@@ -285,8 +285,7 @@ fn processes(dir: &Path, users: u64, ms: u64) -> Result<Vec<Measured>> {
             Answer::Scaled(counts) => {
                 sums.iter_mut().zip(counts).for_each(|(sum, (_, count))| *sum += count);
             }
-            Answer::Failed(why) => bail!("{why}"),
-            other => bail!("an unexpected answer: {other:?}"),
+            other => return Err(other.unexpected()),
         }
     }
     Ok(rates(sums, ms))

@@ -9,7 +9,7 @@ use super::spec::{Kind, Spec};
 use super::worker::{Answer, Calls, Order};
 use crate::rounds::{Clock, progress};
 use crate::statistics::Interval;
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 /// A target with its name, and with what is known of it.
 pub struct Entry {
@@ -61,7 +61,7 @@ impl<'e> Lane<'e> {
         let order = Order::Begin { case: case.name(), slice_us: settings.slice_us() };
         let begun = target.ask(&order, settings).and_then(|answer| match answer {
             Answer::Begun { ops, calls } => Ok((ops, calls)),
-            other => unexpected(other),
+            other => Err(other.unexpected()),
         });
         let ((ops, calls), error) = match begun {
             Ok(begun) => (begun, None),
@@ -84,9 +84,14 @@ impl<'e> Lane<'e> {
                 self.ns_per_op.push(took.max(1) as f64 / self.ops as f64);
                 self.cpu_ns += cpu_ns;
             }
-            Ok(other) => self.error = unexpected::<()>(other).err().map(|err| format!("{err:#}")),
-            Err(err) => self.error = Some(format!("{err:#}")),
+            answer => self.fail(answer),
         }
+    }
+
+    /// Gives the case up on this target.
+    fn fail(&mut self, answer: Result<Answer>) {
+        let err = answer.map_or_else(|err| err, Answer::unexpected);
+        self.error = Some(format!("{err:#}"));
     }
 
     /// Lets the target end the case.
@@ -97,8 +102,7 @@ impl<'e> Lane<'e> {
         let requests = self.target.requests();
         match self.target.ask(&Order::End, settings) {
             Ok(Answer::Ended(calls)) => self.calls.1 = calls,
-            Ok(other) => self.error = unexpected::<()>(other).err().map(|err| format!("{err:#}")),
-            Err(err) => self.error = Some(format!("{err:#}")),
+            answer => self.fail(answer),
         }
         self.requests = requests.saturating_sub(self.requests);
     }
@@ -130,13 +134,6 @@ impl<'e> Lane<'e> {
             by_kernel: of(after.by_kernel - before.by_kernel),
             requests: of(self.requests),
         }))
-    }
-}
-
-fn unexpected<T>(answer: Answer) -> Result<T> {
-    match answer {
-        Answer::Failed(why) => bail!("{why}"),
-        other => bail!("an unexpected answer: {other:?}"),
     }
 }
 

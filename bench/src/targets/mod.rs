@@ -108,15 +108,16 @@ impl Pages {
     /// Writes the documents that are asked for.
     pub fn write(&self, results: &Results) -> Result<()> {
         let report = results.targets()?;
-        let write = |path: &Option<PathBuf>, make: &dyn Fn() -> String| match path {
-            Some(path) => std::fs::write(path, make())
-                .with_context(|| format!("cannot write {}", path.display())),
-            None => Ok(()),
-        };
-        write(&self.html, &|| page::html(&results.origin, report))?;
-        write(&self.markdown, &|| words::markdown(&results.origin, report))?;
-        write(&self.svg, &|| figure::svg(report))
+        write_page(&self.html, || page::html(&results.origin, report))?;
+        write_page(&self.markdown, || words::markdown(&results.origin, report))?;
+        write_page(&self.svg, || figure::svg(report))
     }
+}
+
+/// Writes a document, if a file is named for it.
+fn write_page(path: &Option<PathBuf>, make: impl FnOnce() -> String) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, make()).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The settings of a run that all its parts need.

@@ -302,8 +302,7 @@ impl Worker {
         let mut worker = Self { child, orders, answers, errors };
         match worker.answer(settings)? {
             Answer::Ready => Ok(worker),
-            Answer::Failed(why) => bail!("{why}"),
-            other => bail!("an unexpected answer: {other:?}"),
+            other => Err(other.unexpected()),
         }
     }
 

@@ -6,7 +6,7 @@ use super::jobs::Job;
 use super::place::{Place, Target, new_dir};
 use super::spec::{self, Kind, Spec};
 use super::worker::{Answer, Order};
-use super::{Settings, Stop, program, stopped};
+use super::{Settings, Stop, program, stopped, write_page};
 use crate::engine::size;
 use crate::fuse::{Server, Servers};
 use crate::machine::Origin;
@@ -15,7 +15,7 @@ use crate::rounds::Clock;
 use crate::statistics::median;
 use crate::tables::Table;
 use crate::text::time;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt as _;
@@ -75,16 +75,11 @@ pub struct ScaleArgs {
 impl ScaleArgs {
     /// Writes the documents that are asked for.
     pub fn write(&self, origin: &Origin, growth: &Growth) -> Result<()> {
-        if let Some(path) = &self.html {
-            std::fs::write(path, chart::html(origin, growth))
-                .with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        if let Some(path) = &self.markdown {
+        write_page(&self.html, || chart::html(origin, growth))?;
+        write_page(&self.markdown, || {
             let text = crate::tables::markdown(&growth.tables());
-            std::fs::write(path, format!("# Growth, by `keepstone bench scale`\n\n{text}"))
-                .with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        Ok(())
+            format!("# Growth, by `keepstone bench scale`\n\n{text}")
+        })
     }
 }
 
@@ -322,8 +317,7 @@ impl PartRun<'_> {
                 results.into_iter().for_each(|(what, y)| self.add(x, what, unit, y));
                 Ok(())
             }
-            Answer::Failed(why) => bail!("{why}"),
-            other => bail!("an unexpected answer: {other:?}"),
+            other => Err(other.unexpected()),
         }
     }
 

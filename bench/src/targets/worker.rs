@@ -7,7 +7,7 @@ use super::jobs::{self, Job, Measured};
 use crate::posix::Libc;
 use crate::rounds::{Clock, Plan};
 use crate::workload::{Bed, BedSize};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
 use counters::Counters;
 use rustix::time::ClockId;
@@ -62,6 +62,16 @@ pub enum Answer {
     Scaled(Vec<Measured>),
     /// The case or target is broken.
     Failed(String),
+}
+
+impl Answer {
+    /// Returns the error of an order that is answered by this instead.
+    pub fn unexpected(self) -> anyhow::Error {
+        match self {
+            Self::Failed(why) => anyhow!("{why}"),
+            other => anyhow!("an unexpected answer: {other:?}"),
+        }
+    }
 }
 
 /// Counts of calls on files of a pool.
