@@ -11,8 +11,6 @@
 # DEVICE_OPTIONS, more options of `bdev serve` and `bdev loop`, such as "--atomic 4096 --checksums";
 # for the suites clients, copies and sessions also "--workers 2".
 set -eEuo pipefail
-# Names the check that fails.
-trap 'echo "${BASH_SOURCE[0]##*/}:$LINENO: failed: $BASH_COMMAND" >&2' ERR
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 # shellcheck disable=SC2034  # lib.sh uses it

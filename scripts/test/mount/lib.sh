@@ -3,6 +3,9 @@
 
 : "${work:?is set by run.sh}" "${root:?is set by run.sh}"
 
+# Names the check that fails; with `set -E` also in functions and subshells.
+trap 'echo "${BASH_SOURCE[0]##*/}:$LINENO: failed: $BASH_COMMAND" >&2' ERR
+
 die() {
     echo "run.sh: $*" >&2
     exit 1

@@ -9,8 +9,6 @@
 # (default: target/release/keepstone, then the one in PATH); POOL_SIZE, default 2G; LAYOUT, default
 # bpfs; MOUNT_OPTIONS, as for `keepstone mount -o`.
 set -eEuo pipefail
-# Names the check that fails.
-trap 'echo "${BASH_SOURCE[0]##*/}:$LINENO: failed: $BASH_COMMAND" >&2' ERR
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 work=$root/.work

@@ -17,8 +17,6 @@
 # target/release/keepstone, then the one in PATH), with libkeepstone.so in the same directory;
 # POOL_SIZE, default 2G; LAYOUT, default bpfs (not with --cache).
 set -eEuo pipefail
-# Names the check that fails.
-trap 'echo "${BASH_SOURCE[0]##*/}:$LINENO: failed: $BASH_COMMAND" >&2' ERR
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 # shellcheck disable=SC2034  # lib.sh uses it

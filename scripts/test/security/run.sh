@@ -9,8 +9,6 @@
 # Needs root. Installs what it lacks by apt-get; nothing is skipped silently. Environment:
 # KEEPSTONE, the program under test (default: target/release/keepstone, then the one in PATH).
 set -eEuo pipefail
-# Names the check that fails.
-trap 'echo "${BASH_SOURCE[0]##*/}:$LINENO: failed: $BASH_COMMAND" >&2' ERR
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 # shellcheck disable=SC2034  # lib.sh uses it
