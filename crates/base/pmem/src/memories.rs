@@ -157,8 +157,8 @@ pub const MEMORIES: [NamedMemory; 8] = [
         dram_ns: DRAM_OF_FAST,
         source: "Izraelevitz et al., 2019: six DIMMs, 305 ns for a random read, 169 ns for the \
                  next one, 39.4 and 13.9 GB/s; Yang et al., FAST 2020: units of 256 bytes, a \
-                 buffer of 16 KiB, 4 KiB of a DIMM in turn, 90 ns for a store past the cache. \
-                 Times of the cells and banks follow from these",
+                 buffer of 16 KiB, DIMMs that alternate every 4 KiB, 90 ns for a store past the \
+                 cache. Times of the cells and banks follow from these",
     },
 ];
 
