@@ -21,7 +21,8 @@
 #
 # Rows that have to be named, or `filebench` for all of them: the personalities of Filebench
 # (bench/c/personalities.c), fileserver-128K, webserver, webproxy, varmail-16K and oltp as in PMAL's
-# Table IV, fileserver-512K, fileserver-2M, webserver-2M, varmail-128K and varmail-512K for Chell's Figure 12, and
+# Table IV, fileserver-512K, fileserver-2M, webserver-2M, varmail-128K and varmail-512K for Chell's
+# Figure 12, and
 # fileserver-100, -1000 and -5000 (files of 64 MiB together) for PMAL's Figure 5. Scaled to this
 # machine: a 250th of Table IV's files (oltp: of their size), and 8 threads for its 50 (oltp: 1, 2
 # and 5 for its log writer, 10 writers and 200 readers). Chell's have 64 MiB, too. These rows have
