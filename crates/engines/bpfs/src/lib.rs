@@ -71,7 +71,7 @@ pub use pool::{
     MountReport, Place, PoolInfo, Problem,
 };
 pub use received::{receive, token};
-pub use send::{NamedInode, changed, names_in_snapshot, send};
+pub use send::{NamedInode, changed, names_in_snapshot, root_of_snapshot, send};
 
 /// The name of the layout.
 pub const LAYOUT: &str = "bpfs";

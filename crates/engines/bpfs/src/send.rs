@@ -22,7 +22,7 @@ use pool::stream::{
 };
 use std::collections::HashSet;
 use std::ops::Range;
-use vfs::{Errno, FileKind, Ino, Result};
+use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
 use zerocopy::{FromBytes as _, FromZeros as _, IntoBytes as _};
 
 /// A time of change counts as exact if it lies this long before a snapshot, in nanoseconds. The
@@ -262,6 +262,39 @@ pub fn names_in_snapshot(
         }
     }
     Ok(names)
+}
+
+/// Returns the attributes of the root directory of a complete snapshot, without a mount of it, and
+/// whether it has extended attributes. The birth time is missing: 0.
+///
+/// # Errors
+/// Those of [`names_in_snapshot`].
+pub fn root_of_snapshot(
+    medium: &impl Medium,
+    name: &str,
+) -> std::result::Result<(Attr, bool), SendError> {
+    let trees = trees(medium)?;
+    let root = Table::new(&trees, &find(&trees, name)?)?.inode(vfs::ROOT.0)?;
+    let record = root.ok_or(Errno::UCLEAN)?.record;
+    let names = names_in_snapshot(medium, name, vfs::ROOT)?;
+    let subdirs = names.iter().filter(|(_, named)| named.kind == FileKind::Dir).count();
+    let time = |ns: u64| Timestamp(ns as i64);
+    let attr = Attr {
+        ino: vfs::ROOT,
+        generation: record.generation.get(),
+        kind: FileKind::Dir,
+        perm: record.mode.get() & 0o7777,
+        nlink: 2 + u32::try_from(subdirs).map_err(|_| Errno::UCLEAN)?,
+        uid: record.uid.get(),
+        gid: record.gid.get(),
+        size: record.size.get(),
+        blocks: record.size.get() / 512,
+        atime: time(record.atime.get()),
+        mtime: time(record.mtime.get()),
+        ctime: time(record.ctime.get()),
+        ..Attr::NONE
+    };
+    Ok((attr, record.xattr.get() != 0))
 }
 
 /// Reads a block of a directory.

@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use std::io::{self, Read};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use vfs::{Errno, FileSystem as _, Ino};
+use vfs::{Attr, Errno, FileSystem as _, Ino};
 
 /// The layout of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -345,6 +345,16 @@ pub fn names_in_snapshot(
     dir: Ino,
 ) -> Result<Vec<(Vec<u8>, NamedInode)>, SendError> {
     bpfs::names_in_snapshot(region, name, dir)
+}
+
+/// Returns the attributes of the root directory of a snapshot, without a mount of it, and whether
+/// it has extended attributes. The snapshot is not deleted before `region` is closed.
+///
+/// # Errors
+/// `EBUSY` if it is being deleted; those of [`bpfs::root_of_snapshot`].
+pub fn root_of_snapshot(region: &Region, name: &str) -> Result<(Attr, bool), SendError> {
+    hold_snapshots(region, [name])?;
+    bpfs::root_of_snapshot(region, name)
 }
 
 /// Makes a snapshot of this name from a stream, in the pool in `region`, which other processes may

@@ -152,7 +152,23 @@ pub fn users(dir: &Path) -> Vec<String> {
     processes
         .flatten()
         .filter(|process| process.file_name().to_string_lossy().parse::<u32>().is_ok())
-        .filter(|process| uses(&process.path(), mount))
+        .filter(|process| uses(&process.path(), &|link: &Path| mount_of(link) == Some(mount)))
+        .map(|process| {
+            let pid = process.file_name();
+            format!("{} (pid {})", name(&process.path()), pid.to_string_lossy())
+        })
+        .take(USERS_MAX)
+        .collect()
+}
+
+/// Finds processes with a working directory or an open file below `dir`, an absolute path, as
+/// `name (pid)`. Ignores processes that this user may not inspect.
+pub fn users_below(dir: &Path) -> Vec<String> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let lies_below = |link: &Path| fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
+    processes
+        .filter(|process| process.file_name().to_string_lossy().parse::<u32>().is_ok())
+        .filter(|process| uses(&process.path(), &lies_below))
         .map(|process| {
             let pid = process.file_name();
             format!("{} (pid {})", name(&process.path()), pid.to_string_lossy())
@@ -170,8 +186,8 @@ fn mount_of(path: &Path) -> Option<u64> {
         .then_some(found.stx_mnt_id)
 }
 
-fn uses(process: &Path, mount: u64) -> bool {
-    let leads_there = |link: &Path| mount_of(link) == Some(mount);
+/// Returns whether a working directory, an open file or a mapping of a process leads somewhere.
+fn uses(process: &Path, leads_there: &dyn Fn(&Path) -> bool) -> bool {
     let any_in = |list: &str| {
         let links = fs::read_dir(process.join(list)).into_iter().flatten().flatten();
         links.map(|link| link.path()).any(|link| leads_there(&link))

@@ -22,6 +22,8 @@
 //! - **Requests that wait** (for a store, a directory in the backing store, a lock of a stopped
 //!   process) do not delay others: their threads are replaced, and no user can occupy all threads
 //!   (`workers.rs`).
+//! - **Snapshots** of the pool can be read below `.snapshots` of the root ([`SnapshotDir`]). The
+//!   number of an inode tells whether it belongs there; the kernel opens such files only to read.
 //! - **Panics** of an engine end one request with `EIO`, not the mount.
 //!
 //! The kernel's FUSE does not pass on `FALLOC_FL_COLLAPSE_RANGE` and `INSERT_RANGE` (`EOPNOTSUPP`
@@ -49,6 +51,7 @@ mod requests;
 mod rings;
 mod server;
 mod setgid;
+mod snapshots;
 mod stop;
 mod table;
 mod watch;
@@ -68,6 +71,7 @@ pub use options::{
 };
 pub use probe::{KernelFuse, probe_kernel};
 pub use server::Server;
+pub use snapshots::{ListedSnapshot, RELEASE_XATTR, SnapshotDir, SnapshotRoot, SnapshotSource};
 pub use stop::StopSignals;
 pub use table::{MountEntry, TABLE, mount_at, mounts, mounts_in, mounts_within};
 pub use watch::MountWatch;

@@ -14,12 +14,13 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
+use mounts::{SNAPSHOTS_DIR, is_in_snapshots};
 use vfs::{CLONE_UNIT, Caller, Errno, Need, NewKind, NewNode, SetAttr, SetXattr, access};
 
 use crate::capabilities::CAPABILITIES;
 use crate::counters::CountedOp;
 use crate::options::StatsReader;
-use crate::server::Server;
+use crate::server::{OF_SNAPSHOT, Server};
 use crate::workers::begin;
 use crate::{alias, convert, listing, setgid};
 
@@ -74,6 +75,7 @@ impl fuser::Filesystem for Server {
         }
         let now = self.caching();
         let alias = self.announced_in(req, (parent, name));
+        let is_kept = alias.is_none() && !Self::is_of_snapshots((parent, name));
         let found = match &alias {
             Some(opening) => self.call(CountedOp::Lookup, |fs| alias::lookup(fs, opening)),
             None => {
@@ -87,10 +89,10 @@ impl fuser::Filesystem for Server {
                     Some(_) => self.note_alias(parent, name, attr.ino),
                     None => self.note_name(parent, name, attr.ino),
                 }
-                let ttl = if alias.is_some() { &Duration::ZERO } else { &now.ttl };
+                let ttl = if is_kept { &now.ttl } else { &Duration::ZERO };
                 reply.entry(ttl, &attr, convert::generation(&entry));
             }
-            Err(fuser::Errno::ENOENT) if alias.is_none() => {
+            Err(fuser::Errno::ENOENT) if is_kept => {
                 match self.ttl_of_absent(&now, (parent, name)) {
                     Some(ttl) => reply.entry(ttl, &convert::absent(), fuser::Generation(0)),
                     None => reply.error(fuser::Errno::ENOENT),
@@ -450,10 +452,15 @@ impl fuser::Filesystem for Server {
         self.sync(CountedOp::FSync, ino, reply);
     }
 
-    fn opendir(&self, req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        begin!(self, reply, [req], opendir(&req, _ino, _flags, reply));
+    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        begin!(self, reply, [req], opendir(&req, ino, _flags, reply));
         self.options.counters.count(CountedOp::OpenDir);
         let now = self.caching();
+        if self.shared.is_some() && is_in_snapshots(convert::ino(ino)) {
+            self.fs.opened(convert::ino(ino));
+            // The kernel keeps no listing, as snapshots are made and deleted.
+            return reply.opened(FileHandle(OF_SNAPSHOT), FopenFlags::empty());
+        }
         if !now.keep_cache {
             reply.opened(FileHandle(0), FopenFlags::empty());
         } else if self.shared.is_some() {
@@ -464,6 +471,20 @@ impl fuser::Filesystem for Server {
             // The kernel asks no more, and then also keeps listings.
             reply.error(fuser::Errno::ENOSYS);
         }
+    }
+
+    fn releasedir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        if fh.0 & OF_SNAPSHOT != 0 {
+            self.fs.closed(convert::ino(ino));
+        }
+        reply.ok();
     }
 
     fn readdir(
@@ -508,7 +529,9 @@ impl fuser::Filesystem for Server {
         let now = self.caching();
         let listed = self.call(CountedOp::ReadDirPlus, |fs| {
             let note = |name: &OsStr, found| self.note_name(ino, name, found);
-            listing::add_entries(fs, (convert::ino(ino), offset), &now.ttl, &note, &mut reply)
+            let dir = convert::ino(ino);
+            let ttl = if dir == SNAPSHOTS_DIR { Duration::ZERO } else { now.ttl };
+            listing::add_entries(fs, (dir, offset), &ttl, &note, &mut reply)
         });
         match listed {
             Ok(()) => reply.ok(),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fuser::{
     FileHandle, FopenFlags, INodeNo, Notifier, ReplyAttr, ReplyEmpty, ReplyEntry, Request,
 };
-use mounts::{MountEvents, Opening, Ticket};
+use mounts::{MountEvents, Opening, SNAPSHOTS_DIR, SNAPSHOTS_NAME, Ticket, is_in_snapshots};
 use vfs::{Durability, Entry, Errno, FileSystem, Ino, Right};
 
 use crate::alias;
@@ -68,6 +68,8 @@ const WRITABLE: u64 = 8;
 const READABLE: u64 = 16;
 /// Bit of a handle: the kernel may map the file for stores, which is counted.
 const STORABLE: u64 = 32;
+/// Bit of a handle: the file or directory belongs to a snapshot, which counts it.
+pub(crate) const OF_SNAPSHOT: u64 = 64;
 
 /// Set-user-ID and set-group-ID.
 const PRIVILEGES: u32 = 0o6000;
@@ -375,6 +377,11 @@ impl Server {
         thread: u32,
     ) -> FopenFlags {
         let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        if handle.0 & OF_SNAPSHOT != 0 {
+            // Its content never changes (snapdir-S1, snapdir-S2).
+            let keeps = self.options.caching.keep_cache;
+            return if keeps { FopenFlags::FOPEN_KEEP_CACHE } else { direct };
+        }
         let writes_only = handle.0 & (READABLE | WRITABLE) == WRITABLE;
         // A mount alone asks only for parallel direct writes (`ask_open`).
         let is_direct = self.shared.is_none() || writes_only;
@@ -429,6 +436,14 @@ impl Server {
         self.shared.as_deref().filter(|_| ino == alias::DIR)
     }
 
+    /// Whether `name` in `parent` leads, or may lead, to the directory of snapshots or to a snapshot
+    /// in it. Programs that use the pool directly change what it leads to, so the kernel must not
+    /// remember it.
+    pub(crate) fn is_of_snapshots((parent, name): (INodeNo, &OsStr)) -> bool {
+        let is_dir = parent == INodeNo::ROOT && name.as_bytes() == SNAPSHOTS_NAME.as_bytes();
+        is_dir || convert::ino(parent) == SNAPSHOTS_DIR
+    }
+
     fn events(&self) -> Option<&dyn MountEvents> {
         self.shared.as_ref().map(|shared| &*shared.events)
     }
@@ -436,6 +451,14 @@ impl Server {
     /// Announces to programs with direct access that a program has opened a regular file by an
     /// ordinary name. The handle records what its release takes back.
     pub(crate) fn begin_use(&self, ino: INodeNo, flags: i32) -> vfs::Result<FileHandle> {
+        if is_in_snapshots(convert::ino(ino)) {
+            // Programs find it only through the mount: nothing is announced.
+            if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
+                return Err(Errno::ROFS);
+            }
+            self.fs.opened(convert::ino(ino));
+            return Ok(FileHandle(READABLE | OF_SNAPSHOT));
+        }
         let mut uses = match flags & libc::O_ACCMODE {
             libc::O_RDONLY => READABLE,
             libc::O_WRONLY => WRITABLE,
@@ -511,6 +534,9 @@ impl Server {
 
     /// Takes back what [`begin_use`](Self::begin_use) announced.
     pub(crate) fn end_use(&self, ino: INodeNo, handle: FileHandle) {
+        if handle.0 & OF_SNAPSHOT != 0 {
+            return self.fs.closed(convert::ino(ino));
+        }
         if handle.0 & STORABLE != 0 {
             self.holes.end_stores(convert::ino(ino));
         }

@@ -259,7 +259,7 @@ impl WorkingDir {
             mounts.find(|(_, m)| m.strip(path).is_some()).ok_or(CallStop::Kernel)?;
         self.path_walk().reach_mount(mount)?;
         match self.task().kernel.here()? {
-            (dev, ino) if dev == mount.spec.dev => {
+            (dev, ino) if dev == mount.spec.dev && !mounts::is_in_snapshots(Ino(ino)) => {
                 self.promotions().path_of(index, Ino(ino)).map_err(|err| match err {
                     Errno::STALE => Errno::NOENT.into(),
                     err => err.into(),

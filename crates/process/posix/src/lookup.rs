@@ -23,6 +23,13 @@ struct CachedParent<'p> {
 }
 
 impl<'p> CachedParent<'p> {
+    /// Returns the result of a look for a name that the directory does not have; `None` if the
+    /// caller has to walk.
+    #[inline]
+    fn without<T>(&self, name: &[u8]) -> Option<Result<T, Errno>> {
+        (!ServedMount::is_of_server(self.ino, name)).then_some(Err(Errno::NOENT))
+    }
+
     #[inline]
     fn fs(&self) -> &'p dyn FileSystem {
         self.mount.attached().fs.as_ref()
@@ -135,7 +142,7 @@ impl Paths {
     ) -> Option<Result<&ServedMount, Errno>> {
         self.in_cached_parent(dirfd, path, |dir, name| {
             match dir.fs().peek_into(dir.ino, name, attr) {
-                Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
+                Err(Errno::NOENT) => return dir.without(name),
                 found => found.ok()?,
             };
             dir.mount.check_covered(attr.ino).ok()?;
@@ -154,7 +161,7 @@ impl Paths {
     ) -> Option<Result<usize, Errno>> {
         self.in_cached_parent(dirfd, path, |dir, name| {
             match dir.fs().lookup_into(dir.ino, name, attr) {
-                Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
+                Err(Errno::NOENT) => return dir.without(name),
                 found => found.ok()?,
             };
             let usual = attr.kind != FileKind::Symlink && dir.mount.check_covered(attr.ino).is_ok();
@@ -181,6 +188,7 @@ impl Paths {
                 return None;
             }
             let is_there = match parent.fs().peek_into(parent.ino, name, &mut attr) {
+                Err(Errno::NOENT) if ServedMount::is_of_server(parent.ino, name) => return None,
                 Err(Errno::NOENT) => false,
                 found => found.map(|()| true).ok()?,
             };

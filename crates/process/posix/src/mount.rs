@@ -196,6 +196,13 @@ impl ServedMount {
         &self.pool().limits
     }
 
+    /// Whether a name that the pool does not have may lead to the directory of snapshots, which only
+    /// the mount's server shows. Such a name is left to the kernel.
+    #[inline]
+    pub fn is_of_server(dir: Ino, name: &[u8]) -> bool {
+        dir == vfs::ROOT && name == mounts::SNAPSHOTS_NAME.as_bytes()
+    }
+
     /// Whether the mount is left to the kernel: attaching has failed, or this user does not reach
     /// it.
     pub fn is_refused(&self) -> bool {

@@ -18,11 +18,12 @@ use vfs::{FileKind, Ino};
 
 impl FileContents {
     /// Returns the mount of the regular file that `fd` refers to, with its index and the inode, if
-    /// the kernel knows them.
+    /// the kernel knows them. `None` for a file of a snapshot.
     fn mount_of(&self, fd: i32) -> Option<(usize, &ServedMount, Ino)> {
         let (device, ino, kind) = self.task().kernel.identity(fd).ok()?;
         let (index, mount) = self.task().mounts().find(|(_, mount)| mount.spec.dev == device)?;
-        (kind == libc::S_IFREG).then_some((index, mount, Ino(ino)))
+        let is_served = kind == libc::S_IFREG && !mounts::is_in_snapshots(Ino(ino));
+        is_served.then_some((index, mount, Ino(ino)))
     }
 
     /// Whether a descriptor that was not opened here refers to a regular file in a pool.

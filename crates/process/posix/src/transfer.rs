@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::content::{FileContents, read_from_engine, sync_if};
+use crate::mount::ServedMount;
 use crate::noted::NoteReason;
 use crate::served::{CallResult, CallStop};
 use crate::table::OfdRef;
@@ -11,7 +12,7 @@ use crate::{Errno, Served};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::FileKind;
+use vfs::{FileKind, Ino};
 
 /// Private mappings up to this many bytes are filled at once, even where the file could be mapped.
 const COPY_MAX: usize = 64 << 10;
@@ -48,7 +49,8 @@ impl FileContents {
     }
 
     /// `copy_file_range`. `EXDEV` between a file of ours and any other, as between two file
-    /// systems. The program then copies by reading and writing.
+    /// systems. The program then copies by reading and writing. The kernel copies from a file of a
+    /// snapshot.
     pub fn copy_file_range(
         &self,
         from: i32,
@@ -76,6 +78,10 @@ impl FileContents {
                 return Err(errno.into());
             }
             (Ok(_), Err(CallStop::Kernel)) => return Err(self.other_device(flags, to).into()),
+            (Err(CallStop::Kernel), Ok(dst)) if self.is_of_snapshot(from, dst.mount()) => {
+                self.promotions().promote(to)?;
+                return Err(CallStop::Kernel);
+            }
             (_, Ok(_)) => return Err(self.other_device(flags, from).into()),
             (Err(CallStop::Kernel), Err(CallStop::Kernel)) => return Err(CallStop::Kernel),
         };
@@ -192,6 +198,13 @@ impl FileContents {
         dst.check_unmapped()?;
         sync_if(&dst, dst.writes_durably())?;
         Ok(())
+    }
+
+    /// Returns whether a descriptor of the kernel's refers to a file of a snapshot below this mount.
+    fn is_of_snapshot(&self, fd: i32, mount: &ServedMount) -> bool {
+        self.task().kernel.identity(fd).is_ok_and(|(device, ino, _)| {
+            device == mount.spec.dev && mounts::is_in_snapshots(Ino(ino))
+        })
     }
 
     /// Returns the error of `copy_file_range` between files that are not of the same pool.

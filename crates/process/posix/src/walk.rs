@@ -2,7 +2,8 @@
 //! (`fs/namei.c`).
 //!
 //! - **walk-W1** A walk that leaves the mount (an absolute link elsewhere, `..` above the root, a
-//!   covered inode) ends with `Kernel`, without having changed anything.
+//!   covered inode), or enters its directory of snapshots, ends with `Kernel`, without having
+//!   changed anything.
 
 use crate::AttachedPool;
 use crate::creds::{AccessMask, Credentials};
@@ -169,6 +170,9 @@ impl PathWalk {
                 }
                 _ => dir.child(name, if is_last { want } else { Want::Hold })?,
             };
+            if found.is_none() && ServedMount::is_of_server(dir.ino, name) {
+                return Err(CallStop::Kernel);
+            }
             let link = found.as_ref().filter(|found| {
                 let wanted = match follow {
                     Follow::Always | Follow::ToCreate => true,

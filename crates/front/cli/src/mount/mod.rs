@@ -14,6 +14,7 @@ mod prealloc;
 pub mod recording;
 mod saved;
 mod serve;
+mod snapshots;
 
 use std::io;
 use std::path::{Path, PathBuf};

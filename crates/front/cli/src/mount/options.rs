@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use super::prealloc;
 use super::recording;
 use super::saved::PoolLife;
+use super::snapshots::SnapDir;
 
 /// Whether other processes may use the pool directly while it is mounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +63,8 @@ pub struct Options {
     pub consistency: Consistency,
     /// Seconds after which unsynced contents are written back; 0: never.
     pub data_flush_interval: u32,
+    /// Whether the snapshots of the pool can be read below its root.
+    pub snapdir: SnapDir,
     /// Whether to change the flags of an existing mount.
     pub remount: bool,
     /// The steps before and after the mount that make and save the pool.
@@ -98,6 +101,7 @@ impl Default for Options {
             collect_pause_ms: COLLECT_PAUSE_MS,
             consistency: Consistency::default(),
             data_flush_interval: FLUSH_INTERVAL_S,
+            snapdir: SnapDir::default(),
             remount: false,
             life: PoolLife::default(),
         }
@@ -198,6 +202,7 @@ impl Options {
             }
             "emulate" => self.emulation = Some(value.replace('+', ",").parse()?),
             "record" => self.record = Some(recording::file(value)?),
+            "snapdir" => self.snapdir = chosen(option, value)?,
             "write_policy" => self.write_policy = chosen(option, value)?,
             "consistency" => self.consistency = chosen(option, value)?,
             "past_cache" => self.past_cache.write = prealloc::number(name, value)?,
@@ -236,6 +241,9 @@ impl Options {
         }
         if self.durability != DurabilityMode::default() {
             words.push(format!("durability={}", self.durability));
+        }
+        if self.snapdir == SnapDir::Off {
+            words.push("snapdir=off".to_owned());
         }
         match self.sharing {
             Sharing::Possible => {}
@@ -344,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_list_comes_back() {
-        let list = "ro,nodev,suid,noatime,allow_other,no_cache,no_open,writeback,durability=ordered,direct,write_policy=through,consistency=none,\
+        let list = "ro,nodev,suid,noatime,allow_other,no_cache,no_open,writeback,durability=ordered,snapdir=off,direct,write_policy=through,consistency=none,\
                     data_flush_interval=7,threads=3,prealloc=off,past_cache=512,past_cache_file=4096,collect_every=50,\
                     collect_pause=1,emulate=read=2x+line=100ns";
         let options = parsed(list).unwrap();
@@ -366,6 +374,7 @@ mod tests {
         let err = parsed("durability=writeback").unwrap_err();
         assert!(err.to_string().contains("`ordered` costs no more"), "{err}");
         assert!(parsed("durability=").is_err());
+        assert!(parsed("snapdir=shown").is_err());
         assert!(parsed("consistency=data").is_err());
         assert!(parsed("data_flush_interval=often").is_err());
         assert!(parsed("past_cache=much").is_err());

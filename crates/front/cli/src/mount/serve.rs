@@ -13,10 +13,11 @@ use fuse::{
     ServerOptions, StopSignals,
 };
 use pmem::{Medium as _, OpenOptions, Region};
-use vfs::{Durability, Errno};
+use vfs::{Durability, Errno, FileSystem};
 
 use super::options::{Options, Sharing};
 use super::recording::Recording;
+use super::snapshots::{self, SnapDir};
 use super::{MountPlan, PoolPart, Ready, flags};
 use crate::stats::{PoolStats, ServerStats};
 use crate::{busy, pool, tags};
@@ -101,10 +102,16 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
     let counters = Arc::new(OpCounters::default());
     // Set if programs may use the pool by direct access.
     let changes = Arc::new(OnceLock::new());
+    let caching = caching(&plan.options, is_shared);
+    let served: Arc<dyn FileSystem> =
+        match shows_snapshots(plan, &caching, (is_shared, info.layout)) {
+            true => snapshots::below(fs.clone(), plan.pool.clone(), threads),
+            false => fs.clone(),
+        };
     let server = Server::new(
-        fs.clone(),
+        served,
         ServerOptions {
-            caching: caching(&plan.options, is_shared),
+            caching,
             counters: counters.clone(),
             stats: Some(stats((plan, is_shared), &fs, &changes, counters, threads, &ready)),
         },
@@ -370,6 +377,17 @@ fn maintain(fs: Weak<dyn Engine>, options: &Options) {
             false
         })
     });
+}
+
+/// Returns whether the mount shows the snapshots of the pool. If the kernel opens files without a
+/// request, the server could not refuse to open them for writing, unless the mount is read-only.
+fn shows_snapshots(plan: &MountPlan, caching: &Caching, (is_shared, layout): (bool, &str)) -> bool {
+    let options = &plan.options;
+    let refuses_writers = is_shared || !caching.skip_opens || options.is_read_only();
+    plan.part.is_none()
+        && options.snapdir == SnapDir::Hidden
+        && layout == Layout::Bpfs.name()
+        && refuses_writers
 }
 
 fn caching(options: &Options, is_shared: bool) -> Caching {

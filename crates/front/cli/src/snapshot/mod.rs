@@ -7,6 +7,7 @@
 mod diff;
 mod keep;
 mod prune;
+mod release;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -184,14 +185,14 @@ pub fn check_layout(path: &Path) -> Result<()> {
 }
 
 /// Explains why a command has failed.
-fn explain(errno: Errno, pool: &Path, name: &str) -> anyhow::Error {
-    let pool = pool.display();
+fn explain(errno: Errno, path: &Path, name: &str) -> anyhow::Error {
+    let pool = path.display();
     match errno {
         Errno::EXIST => anyhow!("{pool}: has a snapshot {name} already; choose another name"),
         Errno::NOENT => {
             anyhow!("{pool}: has no snapshot {name}; `keepstone snapshot list {pool}` lists them")
         }
-        Errno::BUSY => anyhow!("{pool}@{name}: is mounted; unmount it first"),
+        Errno::BUSY => release::explain_busy(path, name),
         Errno::NOTEMPTY => {
             anyhow!(
                 "{pool}: has branches, which a rollback would end; commit or discard them first"
@@ -225,7 +226,9 @@ fn delete(args: &DeleteArgs, json: bool) -> Result<()> {
     let path = pool::absolute(&args.pool)?;
     attached(&path, |fs| {
         let mut names = args.names.iter();
-        names.try_for_each(|name| fs.delete_snapshot(name).map_err(|e| explain(e, &path, name)))
+        names.try_for_each(|name| {
+            release::delete(fs, &path, name).map_err(|e| explain(e, &path, name))
+        })
     })?;
     report(&path, &args.names, "deleted", json)
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use vfs::Errno;
 
 use super::keep::KeepRule;
-use super::{attached, check_layout, explain};
+use super::{attached, check_layout, explain, release};
 use crate::{output, pool};
 
 /// `keepstone snapshot prune`
@@ -95,7 +95,7 @@ pub fn prune(path: &Path, pruning: &Pruning<'_>) -> Result<Pruned> {
     }
     attached(path, |fs| {
         for name in goes {
-            match fs.delete_snapshot(&name) {
+            match release::delete(fs, path, &name) {
                 Ok(()) => pruned.deleted.push(name),
                 Err(Errno::BUSY) => pruned.in_use.push(name),
                 // Another process was faster.

@@ -30,6 +30,7 @@ mod run;
 mod semantics;
 mod served;
 mod simulate;
+mod snapdir;
 mod snapshots;
 mod strangers;
 mod streams;
