@@ -14,7 +14,9 @@
 //!   a copy of the other, and the tag could mean either.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -28,8 +30,15 @@ use crate::pool;
 const LISTED_MAX: usize = 1 << 16;
 const READ_MAX: usize = 1024;
 
-/// Prefix of tags in `/etc/fstab`.
+/// Prefix of tags, and of paths, in `/etc/fstab`.
 const FSTAB_PREFIX: &str = "keepstone:";
+
+/// Removes the prefix of a path in `/etc/fstab`: `keepstone:/dev/shm/pool`. There systemd takes a
+/// path in `/dev` for a device, and waits until it appears. `None` for other names.
+pub fn path_of_fstab(name: &Path) -> Option<&Path> {
+    let path = name.as_os_str().as_bytes().strip_prefix(FSTAB_PREFIX.as_bytes())?;
+    path.starts_with(b"/").then(|| Path::new(OsStr::from_bytes(path)))
+}
 
 /// A tag, which the pool records and by which users find it.
 #[derive(Debug, PartialEq, Eq)]

@@ -53,7 +53,9 @@ impl MountEntry {
 
 /// Returns all mounts that this process sees, later ones on top.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
-    Ok(mounts_in(&std::fs::read(TABLE)?))
+    let without =
+        |err: io::Error| io::Error::new(err.kind(), format!("{TABLE}: {err}; is /proc mounted?"));
+    Ok(mounts_in(&std::fs::read(TABLE).map_err(without)?))
 }
 
 /// Returns the mounts in a table of some process, later ones on top.

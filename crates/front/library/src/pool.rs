@@ -394,7 +394,7 @@ impl Pool {
     /// `EEXIST` if the new name exists, `EINVAL` if it lies below the source, `ENOSPC`.
     pub fn clone_tree(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
         let unique = vfs::unique_number();
-        self.on(from.as_ref(), false, |fs, source| {
+        self.on(from.as_ref(), false, |_, source| {
             self.at(to.as_ref(), |_, to_dir, to_name| {
                 let to = (to_dir, to_name);
                 pool::clone_tree(&*self.fs, source, to, unique, &mut |_| true).map(drop)

@@ -9,6 +9,7 @@
 use bitflags::bitflags;
 use mounts::Requester;
 use os::syscalls::syscall;
+use rustix::fs::{Mode, OFlags};
 use vfs::acl::{ACL_ACCESS, Acl, Tag};
 use vfs::rules::{S_ISGID, S_ISUID, S_IXGRP};
 use vfs::{Attr, Caller, Errno, FileKind, FileSystem, Result};
@@ -71,24 +72,71 @@ pub struct ThreadIdentity {
     pub real: Credentials,
 }
 
-/// Returns the ID of the calling thread's file system calls, by `setfsuid` or `setfsgid`.
-fn current(number: libc::c_long) -> Result<u32> {
-    // An invalid ID changes nothing; the call returns the present one. SAFETY: plain numbers, no
-    // memory, no descriptors.
-    unsafe { syscall(number, [u32::MAX as usize, 0, 0, 0, 0]) }.map(|id| id as u32)
+/// An ID of the calling thread's file system calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FsId {
+    User,
+    Group,
+}
+
+impl FsId {
+    /// Returns the present ID.
+    ///
+    /// `setfsuid` returns it at once. But a filter of system calls may end the process for that
+    /// call: systemd has it in `@privileged`. Then `/proc` has the ID.
+    fn current(self) -> Result<u32> {
+        let get = [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0];
+        // SAFETY: it changes nothing.
+        let is_filtered = unsafe { syscall(libc::SYS_prctl, get) }.is_ok_and(|mode| mode != 0);
+        if is_filtered {
+            return Ok(self.in_status().unwrap_or_else(|| self.effective()));
+        }
+        let number = match self {
+            Self::User => libc::SYS_setfsuid,
+            Self::Group => libc::SYS_setfsgid,
+        };
+        // An invalid ID changes nothing; the call returns the present one. SAFETY: plain numbers,
+        // no memory, no descriptors.
+        unsafe { syscall(number, [u32::MAX as usize, 0, 0, 0, 0]) }.map(|id| id as u32)
+    }
+
+    /// Reads the ID from `/proc`.
+    fn in_status(self) -> Option<u32> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(c"/proc/thread-self/status", flags, Mode::empty()).ok()?;
+        // These lines are among the first.
+        let mut beginning = [0; 1024];
+        let len = rustix::io::read(&file, &mut beginning).ok()?;
+        let name: &[u8] = match self {
+            Self::User => b"Uid:",
+            Self::Group => b"Gid:",
+        };
+        let mut lines = beginning[..len].split(|byte| *byte == b'\n');
+        let ids = std::str::from_utf8(lines.find_map(|line| line.strip_prefix(name))?).ok()?;
+        // Real, effective, saved, that of file system calls.
+        ids.split_ascii_whitespace().nth(3)?.parse().ok()
+    }
+
+    /// Returns the effective ID, which is the same unless the thread has called `setfsuid`.
+    fn effective(self) -> u32 {
+        match self {
+            Self::User => rustix::process::geteuid().as_raw(),
+            Self::Group => rustix::process::getegid().as_raw(),
+        }
+    }
 }
 
 /// The calling thread, as the server of a mount sees it.
 pub fn requester() -> Result<Requester> {
     let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-    Ok(Requester { thread, user: current(libc::SYS_setfsuid)? })
+    Ok(Requester { thread, user: FsId::User.current()? })
 }
 
 impl ThreadIdentity {
     /// Reads the credentials of the calling thread.
     pub fn read() -> Result<Self> {
         use rustix::process::{getgid, getuid};
-        let (uid, gid) = (current(libc::SYS_setfsuid)?, current(libc::SYS_setfsgid)?);
+        let (uid, gid) = (FsId::User.current()?, FsId::Group.current()?);
         let mut groups = vec![0u32; 64];
         loop {
             let args = [groups.len(), groups.as_mut_ptr() as usize, 0, 0, 0];
@@ -249,5 +297,29 @@ impl Credentials {
         } else {
             mode
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ids_of_a_thread_are_in_proc_as_the_kernel_returns_them() {
+        let ids = [FsId::User, FsId::Group];
+        std::thread::scope(|scope| {
+            let changed = scope.spawn(|| {
+                // SAFETY: numbers; only this thread changes.
+                unsafe {
+                    libc::syscall(libc::SYS_setfsgid, 54_321);
+                    libc::syscall(libc::SYS_setfsuid, 12_345);
+                }
+                (ids.map(FsId::in_status), ids.map(FsId::current))
+            });
+            let (in_status, current) = changed.join().unwrap();
+            assert_eq!(in_status, [Some(12_345), Some(54_321)], "this needs root");
+            assert_eq!(current, [Ok(12_345), Ok(54_321)]);
+        });
+        assert_eq!(ids.map(FsId::in_status), ids.map(|id| Some(id.effective())));
     }
 }

@@ -16,8 +16,8 @@ use anyhow::{Context as _, Result, bail};
 
 use super::options::Options;
 use super::{MountPlan, absolute_dir, background, flags};
-use crate::tags::Tag;
-use crate::{attach, output, stats};
+use crate::tags::{Tag, path_of_fstab};
+use crate::{attach, output, pool, stats};
 
 const EXIT_USAGE: u8 = 1;
 const EXIT_FAILED: u8 = 32;
@@ -69,6 +69,8 @@ struct ControlRequest {
     options: Options,
     /// The directory or object store that the pool caches, with further options.
     cache: Option<CacheOptions>,
+    /// Whether the path of the pool had a prefix.
+    is_prefixed: bool,
     /// `mount --fake`: everything but the mount.
     fake: bool,
 }
@@ -143,7 +145,9 @@ impl ControlRequest {
         request.cache = cache;
         let [pool, dir] = <[PathBuf; 2]>::try_from(paths)
             .map_err(|_| anyhow::anyhow!("usage: mount.fuse.keepstone POOL DIR [-o OPTIONS]"))?;
-        Ok(Self { pool, dir, ..request })
+        let prefixed = path_of_fstab(&pool).map(Path::to_owned);
+        request.is_prefixed = prefixed.is_some();
+        Ok(Self { pool: prefixed.unwrap_or(pool), dir, ..request })
     }
 
     fn run(self) -> Result<()> {
@@ -167,7 +171,7 @@ impl ControlRequest {
             let _ = stats::read_brief(&dir, stats::ANSWER_WITHIN);
             return Ok(());
         }
-        if is_mounted_by_tag(&self.pool, &self.dir)? {
+        if self.is_mounted()? {
             return Ok(());
         }
         if let Some(cache) = self.cache {
@@ -179,15 +183,24 @@ impl ControlRequest {
         ready.notices.iter().for_each(output::notice);
         Ok(())
     }
-}
 
-/// Returns whether the pool that a tag names is mounted on `dir` already. `mount -a` recognizes
-/// mounts by their source, which is the path of the pool.
-fn is_mounted_by_tag(pool: &Path, dir: &Path) -> Result<bool> {
-    let Some(tag) = Tag::parse(pool) else { return Ok(false) };
-    let mounted = fuse::mount_at(&absolute_dir(dir)?)?.filter(fuse::MountEntry::is_keepstone);
-    let Some(mounted) = mounted else { return Ok(false) };
-    Ok(!fuse::is_stale(&mounted.dir)? && tag.find()? == mounted.source)
+    /// Returns whether the pool, named by a tag or a path with a prefix, is mounted on the directory
+    /// already. `mount -a` recognizes mounts by their source, which is the bare path of the pool.
+    fn is_mounted(&self) -> Result<bool> {
+        let tag = Tag::parse(&self.pool);
+        if tag.is_none() && !self.is_prefixed {
+            return Ok(false);
+        }
+        let mounted = fuse::mount_at(&absolute_dir(&self.dir)?)?;
+        let Some(mounted) = mounted.filter(fuse::MountEntry::is_keepstone) else {
+            return Ok(false);
+        };
+        if fuse::is_stale(&mounted.dir)? {
+            return Ok(false);
+        }
+        let pool = tag.map_or_else(|| pool::absolute(&self.pool), |tag| tag.find())?;
+        Ok(pool == mounted.source)
+    }
 }
 
 /// Fails if the server has opened the pool read-only, which no flag of the mount can change.
@@ -234,6 +247,12 @@ mod tests {
         assert!(request.fake);
         assert!(parsed(&["p", "/mnt", "-o", "what"]).is_err());
         assert!(parsed(&["p"]).is_err());
+        let named = |name| {
+            let request = parsed(&[name, "/mnt"]).unwrap();
+            (request.pool.to_str().unwrap().to_owned(), request.is_prefixed)
+        };
+        assert_eq!(named("keepstone:/dev/shm/p"), ("/dev/shm/p".to_owned(), true));
+        assert_eq!(named("keepstone:LABEL=p"), ("keepstone:LABEL=p".to_owned(), false));
     }
 
     #[test]

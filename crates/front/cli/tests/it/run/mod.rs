@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code)]
 
+mod filtered;
 mod memory;
 
 use crate::common::{
