@@ -33,6 +33,16 @@ def bench(scale, *args):
                               for timing in outcome["timings"]} for outcome in outcomes}
 
 
+def script(name, *args, **environment):
+    """Runs a script of scripts/bench; returns what it prints."""
+    command = [os.path.join(ROOT, "scripts", "bench", name), *map(str, args)]
+    environment = {**os.environ, "KEEPSTONE": KEEPSTONE, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
 def duration(ns):
     """Returns a time with its unit."""
     for unit, size in [("s", 1e9), ("ms", 1e6), ("µs", 1e3)]:
