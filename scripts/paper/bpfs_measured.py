@@ -139,7 +139,8 @@ def parts(scale, found):
                   "writes in a file of 128 MiB, creates, and 5000 transactions of PostMark; and of a "
                   f"build and a patch. The least of {ROUNDS} runs. *bpfs* is a pool, used under "
                   "`keepstone run`: each call is atomic, and durable when it returns. Calls of the "
-                  "peers are not: ext4 writes back later, and tmpfs never."),
+                  "peers are not: ext4 writes back later, and tmpfs never. Where ext4 on the disk is faster "
+                  "than in memory, its writes are still in the page cache."),
         figure("3a", "Appends", found, [name for name in cases if name.startswith("append")]),
         figure("3b", "Random writes", found, [name for name in cases if name.startswith("random")]),
         figure("3c", "Creates", found, [name for name in cases if name.startswith("create")]),

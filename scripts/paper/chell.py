@@ -207,8 +207,8 @@ def tests(direct, cached, found, btree, parts):
 
 def page(directory, scale, command):
     rounds = 5 if scale == 1 else 1
-    direct = bench(scale, "chell")
-    cached = bench(scale, "cached")
+    direct = bench(scale, "chell", rounds=5)
+    cached = bench(scale, "cached", rounds=5)
     saved = os.path.join(directory, "programs.json")
     script("cache.sh", *BTREES, *PERSONALITIES, ROUNDS=str(rounds), JSON=saved)
     with open(saved) as file:

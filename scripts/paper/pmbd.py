@@ -170,7 +170,7 @@ def figures(speeds, found):
 
 
 def page(directory, scale, command):
-    cases = bench(scale, "bdev", "protect/", "buffers/", "scheme/")
+    cases = bench(scale, "bdev", "protect/", "buffers/", "scheme/", rounds=5)
     none = "unprotected"
     best = "keepstone"
     speeds, parts = {}, {}
