@@ -212,7 +212,7 @@ def page(directory, scale, command):
     plot_5, table_5 = figure_5(traces)
     plot_6, table_6, stencil = figure_6(traces)
     plot_7, table_7 = figure_7(traces)
-    scale_measured = max(scale // 20, 1)
+    scale_measured = max(scale // 2, 1)
     found = bpfs_measured.measure(scale_measured)
     write("bpfs.md", [
         origin(command, "bpfs"),

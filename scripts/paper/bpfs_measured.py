@@ -16,8 +16,8 @@ POOL = "bpfs"
 PEERS = [Place("tmpfs", fs="tmpfs", device="none"), Place("ext4, RAM disk", device="ram"),
          Place("ext4, disk", device="disk")]
 NAMES = [POOL, *[place.name for place in PEERS]]
-# The least of so many runs counts.
-ROUNDS = 3
+# The least of this many runs counts.
+ROUNDS = 2
 # C files that the build compiles, and their functions.
 SOURCES, FUNCTIONS = 24, 60
 
