@@ -5,7 +5,7 @@ import os
 from page import bars, bench, origin, paragraph, simulate, table, write
 
 SYSTEMS = ["scmfs", "tmpfs", "ramfs", "ext2", "ext4"]
-BYTES = {"4K": 4 << 10, "64K": 64 << 10, "1M": 1 << 20}
+BYTES = {"4K": 4 << 10, "64K": 64 << 10, "512K": 512 << 10}
 SEQUENTIAL, RANDOM = ["write", "re-write", "read", "re-read"], ["random read", "random write"]
 MIXES = ["read-intensive", "write-intensive"]
 
