@@ -121,7 +121,7 @@ check: ## formatting, lints, documentation, licences, scripts
 	$(CARGO) deny --log-level error check --hide-inclusion-graph bans licenses sources
 	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/*/*.sh scripts/*/*/*.sh
 
-bench bench-quick bench-scmfs bench-programs: PROFILE := dist
+bench bench-quick bench-scmfs bench-programs paper: PROFILE := dist
 bench: ## measure against peers in the same run; results into docs/measurements (20 minutes)
 	$(BUILD) --package keepstone --package preload --package bench
 	scripts/lib/peers.sh $(WORK)/peers
@@ -168,12 +168,17 @@ bench-scmfs: ## the aims of SCMFS, with BPFS for comparison: ratios, IOzone, Pos
 bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount (12 minutes)
 	scripts/bench/programs.sh
 
-# Operations of the papers' benchmarks are divided by this (1000 at most).
+# Operations of the papers' benchmarks are divided by this (1000 at most). Measurements are short
+# unless it is 1.
 PAPER_SCALE ?= 1
+# The pages to write: bpfs scmfs pmal pmbd chell. Empty: all.
+PAPER_PAGES ?=
 
-paper: build ## the figures of the papers from models and counts, into docs/papers (30 minutes; PAPER_SCALE=100: 2)
+paper: build ## the figures of the papers from measurements and models, into docs/papers (as root; an hour; PAPER_SCALE=20: 15 minutes)
+	scripts/lib/packages.sh e2fsprogs xfsprogs gcc libc6-dev libdb5.3-dev liburing-dev patch python3 sqlite3
+	bash -euc '. scripts/lib/servers.sh; need_server pg_ctlcluster postgresql'
 	KEEPSTONE=$(abspath $(RELEASE)/keepstone) \
-	    python3 scripts/paper/paper.py --scale $(PAPER_SCALE)
+	    python3 scripts/paper/paper.py --scale $(PAPER_SCALE) $(PAPER_PAGES)
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 SONAME := libkeepstone.so.$(firstword $(subst ., ,$(VERSION)))

@@ -3,9 +3,8 @@
 import json
 import os
 import re
-import subprocess
 
-from page import KEEPSTONE, ROOT, bars, bench, duration, lines, origin, paragraph, table, write
+from page import bars, bench, duration, lines, origin, paragraph, script, table, write
 
 OURS, PEER = "keepstone", "kernel"
 PAGE = 4096
@@ -16,16 +15,6 @@ THREADS = [1, 4, 16]
 PERSONALITIES = ["fileserver-128K", "fileserver-512K", "fileserver-2M", "webserver", "webserver-2M",
                  "varmail-16K", "varmail-128K", "varmail-512K"]
 BTREES = ["bdb-1", "bdb-2", "bdb-4", "bdb-8"]
-
-
-def script(name, *args, **environment):
-    """Runs a script of scripts/bench; returns what it prints."""
-    command = [os.path.join(ROOT, "scripts", "bench", name), *map(str, args)]
-    environment = {**os.environ, "KEEPSTONE": KEEPSTONE, **environment}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed: {done.stderr.strip()}")
-    return done.stdout
 
 
 def speedup(times):
@@ -218,8 +207,8 @@ def tests(direct, cached, found, btree, parts):
 
 def page(directory, scale, command):
     rounds = 5 if scale == 1 else 1
-    direct = bench(scale, "chell")
-    cached = bench(scale, "cached")
+    direct = bench(scale, "chell", rounds=5)
+    cached = bench(scale, "cached", rounds=5)
     saved = os.path.join(directory, "programs.json")
     script("cache.sh", *BTREES, *PERSONALITIES, ROUNDS=str(rounds), JSON=saved)
     with open(saved) as file:

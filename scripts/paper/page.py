@@ -19,18 +19,30 @@ def simulate(*args):
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def bench(scale, *args):
-    """Runs `keepstone-bench ARGS`, with less rounds if the scale is above 1; returns the times in
-    nanoseconds by case and contender."""
-    quick = ["--quick"] if scale > 1 else []
+def bench(scale, *args, rounds=None):
+    """Runs `keepstone-bench ARGS`; returns the times in nanoseconds by case and contender. Measures
+    less if the scale is above 1: `rounds` of full length if given, else short ones."""
+    quick = [] if scale == 1 or rounds else ["--quick"]
+    if scale > 1 and rounds:
+        args = (*args, "--rounds", rounds)
     with tempfile.NamedTemporaryFile(prefix="keepstone-paper-") as saved:
         command = [BENCH, *quick, *map(str, args), "--save", saved.name]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"{' '.join(command)} failed: {done.stderr.strip()}")
-        (outcomes,) = json.load(saved)["section"].values()
+        outcomes = json.load(saved)[args[0]]
     return {outcome["name"]: {timing["name"]: timing["ns_per_op"]["median"]
                               for timing in outcome["timings"]} for outcome in outcomes}
+
+
+def script(name, *args, **environment):
+    """Runs a script of scripts/bench; returns what it prints."""
+    command = [os.path.join(ROOT, "scripts", "bench", name), *map(str, args)]
+    environment = {**os.environ, "KEEPSTONE": KEEPSTONE, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed: {done.stderr.strip()}")
+    return done.stdout
 
 
 def duration(ns):

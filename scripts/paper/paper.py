@@ -7,6 +7,9 @@ short unless N is 1. They need root.
 """
 
 import argparse
+import os
+import signal
+import sys
 import tempfile
 
 import bpfs
@@ -27,7 +30,10 @@ unknown = [name for name in args.pages if name not in PAGES]
 if unknown:
     parser.error(f"there is no page {unknown[0]}: {', '.join(PAGES)}")
 remember_commit()
-command = f"make paper PAPER_SCALE={args.scale}"
+# Unmounts and detaches what a page has mounted and attached.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+priority = f"nice -n {os.nice(0)} " if os.nice(0) else ""
+command = f"{priority}make paper PAPER_SCALE={args.scale}"
 for name in args.pages or PAGES:
     with tempfile.TemporaryDirectory(prefix="keepstone-paper-") as directory:
         PAGES[name](directory, args.scale, command)

@@ -24,7 +24,7 @@ class Amounts:
     rounds: int
 
 
-QUICK = Amounts(files=1200, loops=150, scale=2, transactions=250, rounds=1)
+QUICK = Amounts(files=1200, loops=150, scale=2, transactions=150, rounds=2)
 FULL = Amounts(files=4650, loops=800, scale=10, transactions=2000, rounds=3)
 
 

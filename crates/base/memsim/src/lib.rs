@@ -4,6 +4,7 @@
 //!
 //! - [`trace`]: accesses of a program as a binary stream, of any length; reader and writer.
 //! - [`caches`]: caches, the epoch hardware of §4.4, and the memory controller.
+//! - [`interference`]: a program in DRAM beside a file system in persistent memory (§5.3.2).
 //! - [`record`]: an observer of a region that writes a trace.
 //! - [`summary`]: the counts of a trace: accesses, bytes, lines, threads, time.
 //! - [`wear`]: writes of lines behind the caches, and the time until a cell fails (§4.2).
@@ -20,6 +21,7 @@ pub mod atomicity;
 pub mod caches;
 pub mod crash_text;
 pub mod foreign;
+pub mod interference;
 pub mod record;
 pub mod summary;
 pub mod throughput;

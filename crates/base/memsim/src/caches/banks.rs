@@ -11,10 +11,14 @@
 //!   does not, and either takes `hit_ns` more.
 //! - banks-B5: At last a line occupies the channel's bus for [`Channels::bus_ns`], one line after
 //!   the other. Its bank waits for the bus.
+//! - banks-B6: Lines of volatile memory are in banks of their own, without row buffers, which take
+//!   [`VolatileRanks::read_ns`] and [`VolatileRanks::write_ns`]. With volatile memory, a line takes
+//!   the bus at the first time at which it is free: a slow write does not hold it before its end.
 
-use super::config::{Channels, RowBuffers, Timing};
+use super::config::{Channels, RowBuffers, Timing, VolatileRanks};
 use crate::LINE;
 use serde::Serialize;
+use std::collections::VecDeque;
 
 /// The place of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +64,24 @@ pub struct RowCounts {
     pub writes: u64,
 }
 
+/// Times that a bus remembers. Banks work ahead of each other by less than that many lines.
+const TAKEN_MAX: usize = 1024;
+
+/// Takes a bus for `bus_ns`, at the first time from `from` on at which it is free. Returns it.
+fn take(taken: &mut VecDeque<u64>, from: u64, bus_ns: u64) -> u64 {
+    let mut at = from;
+    let mut place = taken.partition_point(|start| start + bus_ns <= from);
+    while place < taken.len() && taken[place] < at + bus_ns {
+        at = taken[place] + bus_ns;
+        place += 1;
+    }
+    taken.insert(place, at);
+    if taken.len() > TAKEN_MAX {
+        taken.pop_front();
+    }
+    at
+}
+
 /// The memory behind the controller.
 #[derive(Debug)]
 pub(super) struct Banks {
@@ -67,6 +89,8 @@ pub(super) struct Banks {
     banks: Vec<Bank>,
     /// The time from which each channel's bus is free.
     buses: Vec<u64>,
+    /// With volatile memory: the times at which each bus is taken, in order.
+    taken: Vec<VecDeque<u64>>,
     pub(super) counts: RowCounts,
 }
 
@@ -75,8 +99,9 @@ impl Banks {
         let channels = timing.channels.count as usize;
         Self {
             timing,
-            banks: vec![Bank::default(); channels * timing.banks as usize],
+            banks: vec![Bank::default(); channels * timing.all_banks() as usize],
             buses: vec![0; channels],
+            taken: vec![VecDeque::new(); channels],
             counts: RowCounts::default(),
         }
     }
@@ -91,10 +116,26 @@ impl Banks {
             channel = (piece % u64::from(count)) as u32;
             within = piece / u64::from(count) * lines + line % lines;
         }
-        let row = within / self.timing.rows.map_or(1, |rows| rows.bytes / LINE);
-        let banks = self.timing.banks;
-        let bank = channel * banks + (row % u64::from(banks)) as u32;
+        let first = channel * self.timing.all_banks();
+        let mut row = within / self.timing.rows.map_or(1, |rows| rows.bytes / LINE);
+        let mut bank = first + (row % u64::from(self.timing.banks)) as u32;
+        // banks-B6
+        if let Some(VolatileRanks { banks, .. }) = self.volatile(line) {
+            row = within;
+            bank = first + self.timing.banks + (row % u64::from(banks)) as u32;
+        }
         BankPlace { channel, bank, row }
+    }
+
+    /// Returns the ranks of volatile memory if the line is there.
+    fn volatile(&self, line: u64) -> Option<VolatileRanks> {
+        self.timing.volatile.filter(|ranks| line >= ranks.from / LINE)
+    }
+
+    /// Returns the ranks of volatile memory if the place is there.
+    fn volatile_at(&self, place: BankPlace) -> Option<VolatileRanks> {
+        let within = place.bank % self.timing.all_banks();
+        self.timing.volatile.filter(|_| within >= self.timing.banks)
     }
 
     /// Returns the time from which a bank is free (banks-B2).
@@ -111,16 +152,22 @@ impl Banks {
     /// Serves a request that begins at `at`, when its bank is free. Returns its end.
     pub(super) fn serve(&mut self, place: BankPlace, is_write: bool, at: u64) -> u64 {
         let Timing { read_ns, write_ns, rows, channels, .. } = self.timing;
-        let took = match rows {
+        let took = match (self.volatile_at(place), rows) {
+            // banks-B6
+            (Some(ranks), _) if is_write => ranks.write_ns,
+            (Some(ranks), _) => ranks.read_ns,
             // banks-B3
-            None if is_write => write_ns,
-            None => read_ns,
-            Some(rows) => self.access(place, is_write, rows),
+            (None, None) if is_write => write_ns,
+            (None, None) => read_ns,
+            (None, Some(rows)) => self.access(place, is_write, rows),
         };
         // banks-B5
         let bus = &mut self.buses[place.channel as usize];
         let end = match channels.bus_ns {
             0 => at + took,
+            bus_ns if self.timing.volatile.is_some() => {
+                take(&mut self.taken[place.channel as usize], at + took, bus_ns) + bus_ns
+            }
             bus_ns => (at + took).max(*bus) + bus_ns,
         };
         *bus = (*bus).max(end);

@@ -131,6 +131,30 @@ pub struct Timing {
     pub rows: Option<RowBuffers>,
     /// The channels.
     pub channels: Channels,
+    /// Ranks of volatile memory behind the same channels (§5.3.2). Without them, all addresses are
+    /// in the memory above.
+    pub volatile: Option<VolatileRanks>,
+}
+
+impl Timing {
+    /// Returns the number of banks of a channel, with those of volatile memory.
+    pub fn all_banks(&self) -> u32 {
+        self.banks + self.volatile.map_or(0, |ranks| ranks.banks)
+    }
+}
+
+/// Ranks of volatile memory. They share the channels, buses and queues with the persistent ones,
+/// and have banks of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct VolatileRanks {
+    /// The first address.
+    pub from: u64,
+    /// A read of a line.
+    pub read_ns: u64,
+    /// A write of a line.
+    pub write_ns: u64,
+    /// Banks of each channel.
+    pub banks: u32,
 }
 
 /// Buffers of a bank that hold rows.
@@ -205,6 +229,7 @@ impl Default for HardwareConfig {
                 queue: 32,
                 rows: None,
                 channels: Channels::ONE,
+                volatile: None,
             },
             volatile_from: u64::MAX,
         }
@@ -233,8 +258,16 @@ impl HardwareConfig {
         if !is_lines(channels.interleave_bytes) || !rows.is_none_or(|rows| is_lines(rows.bytes)) {
             return Err(BadConfig("rows and pieces of channels: whole lines".to_owned()));
         }
-        let hit_ns = rows.map_or(0, |rows| rows.hit_ns);
-        let times = [l1_ns, l2_ns, read_ns, write_ns, hit_ns, channels.bus_ns, channels.fixed_ns];
+        let mut times = vec![l1_ns, l2_ns, read_ns, write_ns, channels.bus_ns, channels.fixed_ns];
+        times.extend(rows.map(|rows| rows.hit_ns));
+        if let Some(VolatileRanks { from, read_ns, write_ns, banks }) = self.timing.volatile {
+            limit("banks of volatile memory", banks, 1 << 16)?;
+            times.extend([read_ns, write_ns]);
+            if !from.is_multiple_of(LINE) || from != self.volatile_from {
+                let text = "volatile memory: begins with a line, at the address of `volatile_from`";
+                return Err(BadConfig(text.to_owned()));
+            }
+        }
         if times.iter().any(|ns| *ns > NS_MAX) {
             return Err(BadConfig(format!("a time of an access: at most {NS_MAX} ns")));
         }

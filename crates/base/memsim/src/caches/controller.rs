@@ -196,7 +196,7 @@ impl Controller {
     /// Makes an idle controller.
     pub fn new(timing: Timing, contexts: u32, is_queue_durable: bool) -> Self {
         let channels = timing.channels.count as usize;
-        let banks = channels * timing.banks as usize;
+        let banks = channels * timing.all_banks() as usize;
         Self {
             timing,
             is_queue_durable,
@@ -528,6 +528,7 @@ mod tests {
         queue: 8,
         rows: None,
         channels: Channels::ONE,
+        volatile: None,
     };
     /// Rows of four lines, one buffer for each bank.
     const ROWS: Timing =

@@ -24,7 +24,7 @@ mod sets;
 pub mod simulator;
 
 pub use config::{
-    BadConfig, CacheSize, Channels, HardwareConfig, OrderingMode, RowBuffers, Timing,
+    BadConfig, CacheSize, Channels, HardwareConfig, OrderingMode, RowBuffers, Timing, VolatileRanks,
 };
 pub use report::{Counts, HardwareReport};
 pub use simulator::{Simulator, WriteBack, WriteSink};

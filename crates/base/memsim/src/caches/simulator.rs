@@ -211,6 +211,11 @@ impl<S: WriteSink> Simulator<S> {
         self.latest = self.cores[core].now;
     }
 
+    /// Returns the time of a core, in nanoseconds.
+    pub fn now(&self, core: usize) -> u64 {
+        self.cores[core].now
+    }
+
     /// Returns the sink.
     pub fn sink(&self) -> &S {
         &self.sink
@@ -321,9 +326,10 @@ impl<S: WriteSink> Simulator<S> {
             self.remove_from_l1(line, others);
             self.meta[place].sharers &= 1 << core;
         }
-        if self.config.mode == OrderingMode::WriteThrough {
+        let is_persistent = !self.is_volatile(line);
+        if self.config.mode == OrderingMode::WriteThrough && is_persistent {
             self.write_to_memory(core, line, words, None, true);
-        } else if self.config.mode == OrderingMode::Epoch && !self.is_volatile(line) {
+        } else if self.config.mode == OrderingMode::Epoch && is_persistent {
             self.join_epoch(core, place, words);
         } else {
             let list = self.unordered();
@@ -604,8 +610,10 @@ impl<S: WriteSink> Simulator<S> {
         let list = usize::from(list);
         self.unlink(place);
         if list == self.unordered() {
-            // Nothing waits for a line that is only evicted, except the next fence.
-            self.write_to_memory(core, line, words, None, true);
+            // Nothing waits for a line that is only evicted, except the next fence if the line is
+            // of persistent memory.
+            let is_fenced = !self.is_volatile(line);
+            self.write_to_memory(core, line, words, None, is_fenced);
             return;
         }
         let id = self.epochs.entry(list).id;

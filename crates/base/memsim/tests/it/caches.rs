@@ -16,6 +16,7 @@ const TIMING: Timing = Timing {
     queue: 16,
     rows: None,
     channels: Channels::ONE,
+    volatile: None,
 };
 
 /// One set per cache: two lines in each L1 cache, `l2` lines in the L2 cache.

@@ -95,7 +95,17 @@ fn timing() -> impl Strategy<Value = Timing> {
                 // A request that takes no time would begin and end before another of its time.
                 hit_ns: hit_ns + 1,
             });
-            Timing { l1_ns: 1, l2_ns: 1, read_ns: 9, write_ns, banks, queue: 64, rows, channels }
+            Timing {
+                l1_ns: 1,
+                l2_ns: 1,
+                read_ns: 9,
+                write_ns,
+                banks,
+                queue: 64,
+                rows,
+                channels,
+                volatile: None,
+            }
         },
     )
 }

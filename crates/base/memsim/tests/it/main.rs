@@ -3,6 +3,7 @@
 mod caches;
 mod controller;
 mod foreign;
+mod interference;
 mod order;
 mod recorded;
 mod traces;

@@ -28,6 +28,7 @@ fn config(cores: u32, epochs: u32, queue: u32, rows: Option<RowBuffers>) -> Hard
             queue,
             rows,
             channels: Channels::ONE,
+            volatile: None,
         },
         ..HardwareConfig::default()
     }

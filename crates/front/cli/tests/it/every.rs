@@ -137,7 +137,7 @@ fn models(s: &Sandbox, seen: &mut BTreeSet<String>) {
     writer.finish(1000).unwrap();
     let (trace, text) = (trace.to_str().unwrap(), s.outside("text"));
     let text = text.to_str().unwrap();
-    for command in ["describe", "throughput", "caches", "wear"] {
+    for command in ["describe", "throughput", "caches", "interference", "wear"] {
         runs(s, seen, &format!("simulate memory {command}"), &[trace]);
     }
     runs(s, seen, "simulate memory costs", &[]);

@@ -132,6 +132,7 @@ impl HardwareArgs {
                 queue: self.queue.unwrap_or(of_memory.queue),
                 rows: self.row_buffers.map_or(of_memory.rows, |RowBuffersChoice(rows)| rows),
                 channels: self.channels.unwrap_or(of_memory.channels),
+                volatile: None,
             },
             ..HardwareConfig::default()
         };

@@ -5,6 +5,7 @@ mod convert;
 mod costs;
 mod describe;
 mod hardware;
+mod interference;
 mod record;
 mod throughput;
 mod wear;
@@ -44,6 +45,14 @@ Example: keepstone simulate memory caches TRACE --mode clwb,epoch --memory optan
 
 Cores execute their accesses one after the other; nothing overlaps. docs/SIMULATION.md has the rules.")]
     Caches(caches::CachesArgs),
+    /// Replay a trace beside a program that uses DRAM on the same channel, and compare the rates of
+    /// both if the file system writes through, has epochs, or is in DRAM itself (BPFS Figure 6).
+    #[command(after_help = "\
+Example: keepstone simulate memory interference TRACE --memory pcm-rows
+
+The program is a stencil over a grid that no cache holds. The trace's threads run on one core, and compute
+for --computation before each operation, or not at all.")]
+    Interference(interference::InterferenceArgs),
     /// Compute the additional hardware of epochs (BPFS §4.4.1), and the capacitor that completes
     /// writes (§4.3). List the memories that --memory knows.
     #[command(after_help = "Example: keepstone simulate memory costs --l2 8M --rows 32")]
@@ -74,6 +83,7 @@ pub fn run(command: &MemoryCommand, json: bool) -> Result<ExitCode> {
         MemoryCommand::Record(args) => record::run(args, json)?,
         MemoryCommand::Throughput(args) => throughput::run(args, json)?,
         MemoryCommand::Caches(args) => caches::run(args, json)?,
+        MemoryCommand::Interference(args) => interference::run(args, json)?,
         MemoryCommand::Costs(args) => costs::run(args, json)?,
         MemoryCommand::Wear(args) => wear::run(args, json)?,
         MemoryCommand::Import(args) => convert::import(args, json)?,
