@@ -4,7 +4,7 @@ use crashsim::trace::Trace;
 use crashsim::{pmemcheck, vinter};
 use std::io::Write as _;
 
-/// Text of our own format. What is read must be written in the same way.
+/// Text of our own format. A trace that was read must be written in the same way.
 pub fn text(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(trace) = text.parse::<Trace>() {

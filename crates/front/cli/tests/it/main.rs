@@ -40,3 +40,4 @@ mod top;
 mod tree;
 mod tutorial;
 mod usage;
+mod volumes;
