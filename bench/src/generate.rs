@@ -12,7 +12,8 @@ const NAME: &str = "keepstone-bench";
 /// Writes man pages below a directory; returns the description.
 pub fn run(command: Command, man: &Path) -> Result<Value> {
     std::fs::create_dir_all(man).with_context(|| man.display().to_string())?;
-    let mut command = command.name(NAME).display_name(NAME).bin_name("keepstone bench");
+    let command = command.name(NAME).display_name(NAME).bin_name("keepstone bench");
+    let mut command = command.disable_help_subcommand(true);
     command.build();
     clap_mangen::generate_to(command.clone(), man)?;
     Ok(describe(&command))
@@ -56,7 +57,9 @@ mod tests {
         let page = std::fs::read_to_string(dir.path().join("keepstone-bench-run.1")).unwrap();
         assert!(page.contains("keepstone bench run") && page.contains("baseline"), "{page}");
         assert!(dir.path().join("keepstone-bench.1").exists());
-        assert!(!dir.path().join("keepstone-bench-worker.1").exists());
+        for hidden in ["worker", "help"] {
+            assert!(!dir.path().join(format!("keepstone-bench-{hidden}.1")).exists(), "{hidden}");
+        }
         let commands = described["commands"].as_array().unwrap();
         let named = |name: &str| commands.iter().find(|command| command["name"] == name);
         let options = named("run").unwrap()["options"].as_array().unwrap();
