@@ -42,8 +42,8 @@ impl<'a> Contender<'a> {
         Ok(std::array::from_fn(|i| after[i] - before[i]))
     }
 
-    /// Does `samples` times `unit` operations after one preparation. Passes the time of an operation
-    /// of each sample to `note`; reading the clock is part of it.
+    /// Does `samples` times `unit` operations after one preparation. Passes the time of one
+    /// operation of each sample to `note`; reading the clock is part of it.
     pub fn sampled(
         &mut self,
         samples: u64,

@@ -142,7 +142,9 @@ fn cells(row: &Row, numbers: &Numbers) -> String {
     let percentiles = match numbers.latency {
         Some(_) => {
             let [p50, p99, p999] = words::percentiles(numbers);
-            format!("p50 {p50}, p99 {p99}, p99.9 {p999}; ")
+            // A number stays beside its name.
+            let all = format!("p50 {p50}, p99 {p99}, p99.9 {p999}; ");
+            all.replace(' ', "&nbsp;").replace(",&nbsp;", ", ").replace(";&nbsp;", "; ")
         }
         None => String::new(),
     };
@@ -202,7 +204,7 @@ mod tests {
             "id=\"filter\"",
             "d&lt;k",
             "×4.00",
-            "p99.9 90.00",
+            "p99.9&nbsp;90.00",
         ] {
             assert!(page.contains(part), "{part}");
         }

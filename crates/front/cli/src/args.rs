@@ -180,7 +180,7 @@ For a program, it shows how `keepstone run` would serve it; for a unit, which of
 
 Exit status: 0 pools can be used; 1 something necessary is missing.")]
     Doctor(DoctorArgs),
-    /// Serve volumes to Docker, as a volume plugin: pools that are mounted while containers use them.
+    /// Serve volumes to Docker, as a volume plugin: pools, mounted while containers use them.
     #[command(after_help = "\
 Example: keepstone volumes &
          docker volume create --driver keepstone --opt size=4G data

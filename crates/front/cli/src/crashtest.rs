@@ -67,10 +67,10 @@ pub struct CrashtestArgs {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Crash a trace that --trace wrote, perhaps edited since (for example without one flush), and
-    /// lint it. A trace of another program, a log of valgrind's pmemcheck, or a trace of Vinter, names
-    /// no workload: it is crashed if --oracle judges its states. It is linted: stores that are never
-    /// flushed, redundant flushes and fences, and stores that depend on data which another thread
-    /// may lose.
+    /// lint it. A trace of another program, a log of valgrind's pmemcheck, or a trace of Vinter,
+    /// names no workload: it is crashed if --oracle judges its states. It is linted: stores that
+    /// are never flushed, redundant flushes and fences, and stores that depend on data which
+    /// another thread may lose.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "workload", "trace"])]
     pub from_trace: Option<PathBuf>,
     #[command(flatten)]

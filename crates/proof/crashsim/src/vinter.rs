@@ -87,7 +87,7 @@ struct Place {
     in_kernel: bool,
 }
 
-enum Entry {
+enum TraceEntry {
     Write {
         addr: u64,
         bytes: Vec<u8>,
@@ -114,7 +114,7 @@ struct Entries<R>(R);
 
 impl<R: Read> Entries<R> {
     /// Returns the next entry; `None` at the end.
-    fn next(&mut self) -> io::Result<Option<Entry>> {
+    fn next(&mut self) -> io::Result<Option<TraceEntry>> {
         let mut first = [0];
         if self.0.read(&mut first)? == 0 {
             return Ok(None);
@@ -128,28 +128,28 @@ impl<R: Read> Entries<R> {
                 let past_cache = self.flag()?;
                 let at = self.place()?;
                 match bytes.is_empty() {
-                    true => Entry::Nothing,
-                    false => Entry::Write { addr, bytes, past_cache, at },
+                    true => TraceEntry::Nothing,
+                    false => TraceEntry::Write { addr, bytes, past_cache, at },
                 }
             }
             1 => {
                 self.text()?;
-                Entry::Fence { at: self.place()? }
+                TraceEntry::Fence { at: self.place()? }
             }
             2 => {
                 let instruction = self.text()?;
                 let addr = self.integer()?;
-                Entry::Flush { instruction, addr, at: self.place()? }
+                TraceEntry::Flush { instruction, addr, at: self.place()? }
             }
             3 => {
                 let (_addr, _size) = (self.integer()?, self.integer()?);
                 self.bytes(STORE_MAX)?;
-                Entry::Nothing
+                TraceEntry::Nothing
             }
             4 => {
                 let action = self.text()?;
                 self.text()?;
-                Entry::Hypercall { action }
+                TraceEntry::Hypercall { action }
             }
             kind => return Err(invalid(format!("{kind} is no kind of entry"))),
         }))
@@ -227,9 +227,9 @@ struct Import {
 }
 
 impl Import {
-    fn add(&mut self, entry: Entry) -> Result<(), String> {
+    fn add(&mut self, entry: TraceEntry) -> Result<(), String> {
         match entry {
-            Entry::Write { addr, bytes, past_cache, at } => {
+            TraceEntry::Write { addr, bytes, past_cache, at } => {
                 let end = addr.checked_add(bytes.len() as u64).filter(|end| *end <= self.trace.len);
                 let end =
                     end.ok_or_else(|| format!("a store to {addr:#x} is beyond the region"))?;
@@ -242,8 +242,8 @@ impl Import {
                 let (addr, len) = (addr as u32, bytes.len() as u32);
                 self.push(Action::Store { kind, addr, len, data }, Some(at));
             }
-            Entry::Fence { at } => self.push(Action::Fence, Some(at)),
-            Entry::Flush { instruction, addr, at } => {
+            TraceEntry::Fence { at } => self.push(Action::Fence, Some(at)),
+            TraceEntry::Flush { instruction, addr, at } => {
                 let line = pmem::LINE;
                 let (addr, len) = match &*instruction {
                     "wbinvd" => (0, LEN_MAX),
@@ -259,8 +259,8 @@ impl Import {
                     self.push(Action::Fence, Some(at));
                 }
             }
-            Entry::Nothing => {}
-            Entry::Hypercall { action } => {
+            TraceEntry::Nothing => {}
+            TraceEntry::Hypercall { action } => {
                 let is_checkpoint = action == "checkpoint";
                 if self.is_in_op && (is_checkpoint || action == "success") {
                     self.end_op();

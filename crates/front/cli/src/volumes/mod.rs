@@ -2,7 +2,7 @@
 //! while containers use it.
 //!
 //! [`protocol`] has the requests, [`store`] the volumes. The server holds no state of its own, so
-//! mounts go on while it is restarted: volumes and their users are files (volumes-V1, V2 in
+//! mounts go on while it is restarted: volumes and their users are files (volumes-V1, volumes-V2 in
 //! `store.rs`).
 
 mod protocol;

@@ -189,6 +189,7 @@ impl Store {
         let place = self.dir.join(name);
         let mut record = self.found(name)?;
         let data = place.join("data");
+        // volumes-V2: users of a volume that is not mounted do not count.
         let was_mounted = is_mounted(&place)?;
         if !was_mounted {
             record.users.clear();
