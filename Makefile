@@ -183,7 +183,7 @@ paper: build ## the figures of the papers from measurements and models, into doc
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 SONAME := libkeepstone.so.$(firstword $(subst ., ,$(VERSION)))
 HELPERS := mount.fuse.keepstone umount.fuse.keepstone umount.keepstone
-UNIT := keepstone-bdev@.service
+UNITS := keepstone-bdev@.service keepstone-volumes.service
 RULES := 60-keepstone.rules
 ZSH := zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
 COMPLETIONS := bash-completion/completions/keepstone $(ZSH)/_keepstone fish/vendor_completions.d/keepstone.fish
@@ -211,7 +211,8 @@ install: ## what `make build` has made, into PREFIX (/usr/local), with the helpe
 	    name=$${file##*/}; [ $$name != keepstone ] || name=keepstone.bash; \
 	    install -D -m 644 $(RELEASE)/share/completions/$$name $(DESTDIR)$(DATADIR)/$$file || exit 1; done
 	install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(UDEVDIR)
-	sed 's|@BINDIR@|$(BINDIR)|' packaging/systemd/$(UNIT) >$(DESTDIR)$(UNITDIR)/$(UNIT)
+	for unit in $(UNITS); do \
+	    sed 's|@BINDIR@|$(BINDIR)|' packaging/systemd/$$unit >$(DESTDIR)$(UNITDIR)/$$unit || exit 1; done
 	sed 's|@BINDIR@|$(BINDIR)|' packaging/udev/$(RULES) >$(DESTDIR)$(UDEVDIR)/$(RULES)
 	install -D -m 644 packaging/sysusers/keepstone.conf $(DESTDIR)$(SYSUSERSDIR)/keepstone.conf
 	[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
@@ -219,7 +220,7 @@ install: ## what `make build` has made, into PREFIX (/usr/local), with the helpe
 uninstall: ## remove what `make install` has installed, with the same PREFIX
 	rm -f $(DESTDIR)$(BINDIR)/keepstone $(DESTDIR)$(LIBDIR)/libkeepstone.so $(DESTDIR)$(LIBDIR)/libkeepstone.so.* \
 	    $(DESTDIR)$(INCLUDEDIR)/keepstone.h $(DESTDIR)$(LIBDIR)/pkgconfig/keepstone.pc \
-	    $(DESTDIR)$(UNITDIR)/$(UNIT) $(DESTDIR)$(UDEVDIR)/$(RULES) $(DESTDIR)$(SYSUSERSDIR)/keepstone.conf \
+	    $(UNITS:%=$(DESTDIR)$(UNITDIR)/%) $(DESTDIR)$(UDEVDIR)/$(RULES) $(DESTDIR)$(SYSUSERSDIR)/keepstone.conf \
 	    $(DESTDIR)$(LIBEXECDIR)/keepstone-bench $(HELPERS:%=$(DESTDIR)$(SBINDIR)/%) $(DESTDIR)$(MANDIR)/man1/keepstone.1 $(DESTDIR)$(MANDIR)/man1/keepstone-*.1 \
 	    $(HELPERS:%=$(DESTDIR)$(MANDIR)/man8/%.8) $(COMPLETIONS:%=$(DESTDIR)$(DATADIR)/%)
 	-rmdir $(DESTDIR)$(LIBEXECDIR) 2>/dev/null

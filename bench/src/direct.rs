@@ -89,7 +89,7 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     let disk = if rustix::process::geteuid().is_root() {
         Some(ramdisk::ext4(dir, POOL_BYTES)?)
     } else {
-        eprintln!("not root: without ext4 on a RAM disk");
+        tell!("not root: without ext4 on a RAM disk");
         None
     };
     let ext4 =

@@ -25,7 +25,7 @@ pub fn run(plan: &Plan, backing: Backing, dir: &Path) -> Result<Vec<Outcome>> {
     let disk = if rustix::process::geteuid().is_root() {
         Some(ramdisk::ext4(dir, POOL_BYTES)?)
     } else {
-        eprintln!("not root: without ext4 on a RAM disk");
+        tell!("not root: without ext4 on a RAM disk");
         None
     };
     let ext4s = match &disk {

@@ -306,7 +306,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         if let Err(err) = fuse::unmount(&self.dir, true) {
             // Removing the directory would remove the files of the mount.
-            eprintln!("{}: cannot unmount: {err}", self.dir.display());
+            tell!("{}: cannot unmount: {err}", self.dir.display());
             self.home.disable_cleanup(true);
         }
         peer::end(&mut self.child, ENDS_WITHIN);

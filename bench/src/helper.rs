@@ -85,7 +85,7 @@ pub fn serve_if_asked() -> Result<bool> {
             "read" => read_file(&store, (&file, FILE_BYTES), &mut rng, buf.get_mut(), ops)?,
             _ => overwrite_file(&store, (&file, FILE_BYTES), &mut rng, buf.get(), ops)?,
         }
-        println!("done");
+        say!("done");
     }
     Ok(true)
 }

@@ -30,11 +30,11 @@ impl Kernels {
             for (name, root) in others {
                 match root {
                     Ok(root) => found.push((name, root)),
-                    Err(err) => eprintln!("without {name}: {err:#}"),
+                    Err(err) => tell!("without {name}: {err:#}"),
                 }
             }
         } else {
-            eprintln!("not root: without ramfs, ext2 and ext4");
+            tell!("not root: without ramfs, ext2 and ext4");
         }
         let mut each = Vec::new();
         for (name, root) in found {

@@ -5,6 +5,7 @@ use crate::rounds::Contender;
 use crate::store::Store;
 use crate::workload::{Bed, Buffer};
 use rng::Rng;
+use std::cell::Cell;
 use std::ffi::CString;
 use vfs::Result;
 
@@ -79,15 +80,21 @@ impl<S: Store> Bed<'_, S> {
         let name = CString::new(format!("log-{len}")).expect("no NUL in it");
         let log = std::rc::Rc::new(self.store.create(&self.root, &name)?);
         let emptied = log.clone();
+        let end = std::rc::Rc::new(Cell::new(0));
+        let start = end.clone();
         let data = Buffer::new(len);
         let run = move |ops| {
-            for i in 0..ops {
-                self.store.append(&log, i * len as u64, data.get())?;
+            for _ in 0..ops {
+                self.store.append(&log, end.get(), data.get())?;
                 self.store.sync(&log)?;
+                end.set(end.get() + len as u64);
             }
             Ok(())
         };
-        Ok(Contender::new(&self.name, run).prepared(move |_| self.store.truncate(&emptied, 0)))
+        Ok(Contender::new(&self.name, run).prepared(move |_| {
+            start.set(0);
+            self.store.truncate(&emptied, 0)
+        }))
     }
 
     /// Changes a page as a database with a rollback journal does (SQLite's default): creates the

@@ -74,7 +74,7 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         if let Err(err) = run(&mut self.detach) {
-            eprintln!("{}: {err:#}", self.device.display());
+            tell!("{}: {err:#}", self.device.display());
         }
     }
 }

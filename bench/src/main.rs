@@ -5,9 +5,12 @@
 //! [`nbd`], [`sensitivity`] (measurements); of the paper on SCMFS, [`aging`], [`iozone`],
 //! [`postmark`], [`scaling`], [`ratios`], [`misses`] and [`tlb`], on the engines that [`subjects`]
 //! lists; [`targets`], with [`loads`] and [`statistics`] (`run` and `scale`, on targets of the
-//! user); [`text`], [`tables`], [`report`], [`about`] and [`plot`] (results). [`pool`],
+//! user); [`text`], [`tables`], [`report`], [`about`], [`plot`] and [`output`] (results). [`pool`],
 //! [`inprocess`], [`kernels`], [`ramdisk`], [`looped`], [`peer`], [`flat`], [`mapped`], [`raw`] and
 //! [`xdd`] make and use the contenders.
+
+#[macro_use]
+mod output;
 
 mod about;
 mod aging;
@@ -18,6 +21,7 @@ mod direct;
 mod engine;
 mod flat;
 mod fuse;
+mod generate;
 mod helper;
 mod inprocess;
 mod iozone;
@@ -55,7 +59,7 @@ mod workload;
 mod xdd;
 
 use anyhow::{Context as _, Result};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use machine::Origin;
 use pool::Backing;
 use report::{Results, Section};
@@ -149,6 +153,12 @@ Exit status: 0 done; 1 a target or a part failed; 2 wrong usage.")]
     /// The process that works for `run` and `scale`.
     #[command(hide = true)]
     Worker(targets::WorkerArgs),
+    /// Write the man pages, and print the commands and options as JSON, for `keepstone generate`.
+    #[command(hide = true)]
+    Generate {
+        /// The directory of man pages.
+        man: PathBuf,
+    },
     /// The engine, called directly, against tmpfs, ext4 on a RAM disk (as root), and bare copies.
     Engine {
         #[command(flatten)]
@@ -487,29 +497,34 @@ fn programs(keepstone: Option<&Path>, peers: &Path) -> Result<fuse::Programs> {
 
 /// Reports that the user has stopped the program.
 fn stopped(err: &anyhow::Error) -> ExitCode {
-    eprintln!("{err}");
+    tell!("{err}");
     ExitCode::from(Stopped::EXIT)
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    work(&cli).unwrap_or_else(|err| {
+    let status = work(&cli).unwrap_or_else(|err| {
         if cli.json {
-            println!("{:#}", serde_json::json!({ "error": format!("{err:#}") }));
+            say!("{:#}", serde_json::json!({ "error": format!("{err:#}") }));
         } else {
-            eprintln!("keepstone bench: {err:#}");
+            tell!("keepstone bench: {err:#}");
         }
         match err.is::<WrongUsage>() {
             true => ExitCode::from(WrongUsage::EXIT),
             false => ExitCode::FAILURE,
         }
-    })
+    });
+    if output::is_lost() { ExitCode::FAILURE } else { status }
 }
 
 #[allow(unsafe_code)]
 fn work(cli: &Cli) -> Result<ExitCode> {
     if let Command::Worker(args) = &cli.command {
         targets::work(args)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Command::Generate { man } = &cli.command {
+        say!("{}", generate::run(Cli::command(), man)?);
         return Ok(ExitCode::SUCCESS);
     }
     // Children of this program inherit it.
@@ -589,7 +604,7 @@ fn work(cli: &Cli) -> Result<ExitCode> {
         std::fs::write(path, &json).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if cli.json {
-        println!("{json}");
+        say!("{json}");
     } else {
         results.print();
     }

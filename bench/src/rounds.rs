@@ -42,6 +42,23 @@ impl<'a> Contender<'a> {
         Ok(std::array::from_fn(|i| after[i] - before[i]))
     }
 
+    /// Does `samples` times `unit` operations after one preparation. Passes the time of one
+    /// operation of each sample to `note`; reading the clock is part of it.
+    pub fn sampled(
+        &mut self,
+        samples: u64,
+        unit: u64,
+        mut note: impl FnMut(Duration),
+    ) -> vfs::Result<()> {
+        (self.prepare)(samples * unit)?;
+        for _ in 0..samples {
+            let before = read_clock(ClockId::Monotonic);
+            (self.run)(unit)?;
+            note((read_clock(ClockId::Monotonic) - before) / unit as u32);
+        }
+        Ok(())
+    }
+
     /// Runs `prepare` before each round, untimed.
     pub fn prepared(self, prepare: impl FnMut(u64) -> vfs::Result<()> + 'a) -> Self {
         Self { prepare: Box::new(prepare), ..self }

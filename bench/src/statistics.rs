@@ -1,8 +1,10 @@
 //! Medians with confidence intervals by the bootstrap (Efron, 1979): the values are drawn again,
 //! with replacement, and the spread of the medians of such samples is the interval.
 
+use hdrhistogram::Histogram;
 use rng::Rng;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Samples that are drawn.
 const SAMPLES: usize = 2000;
@@ -64,6 +66,49 @@ pub fn median(values: &mut [f64]) -> f64 {
     (lower + upper) / 2.0
 }
 
+/// Percentiles of the times of single operations, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Operations that were timed.
+    pub samples: u64,
+    /// Half of them took at most this time.
+    pub p50_ns: u64,
+    /// 99 % of them.
+    pub p99_ns: u64,
+    /// 99.9 % of them.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+/// The times of single operations, from 1 ns to a minute, to three digits.
+pub struct Latencies(Histogram<u32>);
+
+impl Latencies {
+    const MAX_NS: u64 = 60_000_000_000;
+
+    pub fn new() -> Self {
+        Self(Histogram::new_with_bounds(1, Self::MAX_NS, 3).expect("the bounds are valid"))
+    }
+
+    /// Adds a time; a longer one than a minute counts as a minute.
+    pub fn add(&mut self, time: Duration) {
+        self.0.saturating_record(time.as_nanos().min(u128::from(Self::MAX_NS)) as u64);
+    }
+
+    /// Returns the percentiles; `None` without a time.
+    pub fn percentiles(&self) -> Option<Latency> {
+        let of = |share| self.0.value_at_quantile(share);
+        (!self.0.is_empty()).then(|| Latency {
+            samples: self.0.len(),
+            p50_ns: of(0.5),
+            p99_ns: of(0.99),
+            p999_ns: of(0.999),
+            max_ns: self.0.max(),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,5 +147,17 @@ mod tests {
         let of = |low, high| Interval { low, median: (low + high) / 2.0, high };
         assert!(of(1.0, 2.0).is_apart_from(&of(2.1, 3.0)));
         assert!(!of(1.0, 2.0).is_apart_from(&of(1.9, 3.0)));
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_times() {
+        let mut latencies = Latencies::new();
+        assert_eq!(latencies.percentiles(), None);
+        (1..=1000).for_each(|ns| latencies.add(Duration::from_nanos(ns)));
+        latencies.add(Duration::from_secs(3600));
+        let found = latencies.percentiles().unwrap();
+        assert_eq!((found.samples, found.p50_ns, found.p99_ns), (1001, 501, 991));
+        assert_eq!(found.p999_ns, 1000);
+        assert!(found.max_ns >= 60_000_000_000);
     }
 }

@@ -68,7 +68,7 @@ impl Table {
 /// Prints all tables to the terminal.
 pub fn print(tables: &[Table]) {
     for table in tables {
-        println!("{}", table.text());
+        say!("{}", table.text());
     }
 }
 

@@ -17,7 +17,7 @@ pub fn time(ns: f64) -> String {
 /// Prints cases.
 pub fn outcomes(outcomes: &[Outcome]) {
     for outcome in outcomes {
-        println!("{}: {} ({} rounds)", outcome.name, outcome.what, outcome.rounds);
+        say!("{}: {} ({} rounds)", outcome.name, outcome.what, outcome.rounds);
         for (i, timing) in outcome.timings.iter().enumerate() {
             let speed = &timing.subject_speed;
             let ratio = if i == 0 {
@@ -26,7 +26,7 @@ pub fn outcomes(outcomes: &[Outcome]) {
                 format!("×{:.2} [{:.2} – {:.2}]", speed.median, speed.q1, speed.q3)
             };
             let ns = &timing.ns_per_op;
-            println!(
+            say!(
                 "  {:26} {:>9} [{:>9} – {:>9}]  {ratio}",
                 timing.name,
                 time(ns.median),
@@ -35,14 +35,16 @@ pub fn outcomes(outcomes: &[Outcome]) {
             );
         }
         if let Some(t) = &outcome.traffic {
-            println!(
+            say!(
                 "  traffic per operation: {:.2} lines flushed, {:.0} NT bytes, {:.2} fences",
-                t.lines, t.nt_bytes, t.fences
+                t.lines,
+                t.nt_bytes,
+                t.fences
             );
         }
         for v in &outcome.verdicts {
             let limit = v.limit.map(|limit| format!(", limit ×{limit:.2}"));
-            println!(
+            say!(
                 "  target: ×{} of {}: {} (×{:.2}{})",
                 v.at_least,
                 v.peer,
@@ -56,13 +58,19 @@ pub fn outcomes(outcomes: &[Outcome]) {
 
 /// Prints traffic.
 pub fn traffic(rows: &[traffic::Row]) {
-    println!(
+    say!(
         "{:28} {:>8} {:>10} {:>8} {:>8} {:>10} {:>13}",
-        "traffic per operation", "ops", "NT bytes", "lines", "fences", "bytes", "amplification"
+        "traffic per operation",
+        "ops",
+        "NT bytes",
+        "lines",
+        "fences",
+        "bytes",
+        "amplification"
     );
     for row in rows {
         let t = &row.traffic;
-        println!(
+        say!(
             "{:28} {:>8} {:>10.1} {:>8.2} {:>8.2} {:>10.1} {:>13}",
             row.name,
             row.ops,
@@ -77,22 +85,30 @@ pub fn traffic(rows: &[traffic::Row]) {
 
 /// Prints times to mount.
 pub fn scans(rows: &[scan::Row]) {
-    println!(
+    say!(
         "{:>9} {:>7} {:>5}  {:^28}  {:^28}",
-        "files", "bytes", "dirs", "mount, 1 thread", "mount, 2 threads"
+        "files",
+        "bytes",
+        "dirs",
+        "mount, 1 thread",
+        "mount, 2 threads"
     );
     for row in rows {
         let shown = row.ms.map(|ms| {
             let [median, q1, q3] = [ms.median, ms.q1, ms.q3].map(|ms| time(ms * 1e6));
             format!("{median} [{q1} – {q3}]")
         });
-        print!(
+        say_part!(
             "{:>9} {:>7} {:>5}  {:28}  {:28}",
-            row.files, row.file_bytes, row.dirs, shown[0], shown[1]
+            row.files,
+            row.file_bytes,
+            row.dirs,
+            shown[0],
+            shown[1]
         );
         match row.met() {
-            None => println!(),
-            Some(met) => println!("{}", if met { "  met" } else { "  MISSED" }),
+            None => say!(),
+            Some(met) => say!("{}", if met { "  met" } else { "  MISSED" }),
         }
     }
 }

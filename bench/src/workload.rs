@@ -4,6 +4,7 @@ use crate::helper::{Helper, Work};
 use crate::rounds::Contender;
 use crate::store::Store;
 use rng::Rng;
+use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use vfs::{Errno, Result};
 
@@ -251,14 +252,20 @@ impl<'s, S: Store> Bed<'s, S> {
         let name = CString::new(format!("append-{len}")).expect("no NUL in it");
         let file = std::rc::Rc::new(self.store.create(&self.root, &name)?);
         let again = file.clone();
+        let end = std::rc::Rc::new(Cell::new(0));
+        let start = end.clone();
         let data = Buffer::new(len);
         let run = move |ops| {
-            for i in 0..ops {
-                self.store.append(&file, i * len as u64, data.get())?;
+            for _ in 0..ops {
+                self.store.append(&file, end.get(), data.get())?;
+                end.set(end.get() + len as u64);
             }
             Ok(())
         };
-        Ok(Contender::new(&self.name, run).prepared(move |_| self.store.truncate(&again, 0)))
+        Ok(Contender::new(&self.name, run).prepared(move |_| {
+            start.set(0);
+            self.store.truncate(&again, 0)
+        }))
     }
 
     /// Creates, closes and unlinks a file.

@@ -96,7 +96,7 @@ inside sh -euc '
     cmp /usr/bin/keepstone /srv/data/keepstone
     rm -rf /srv/data /dev/shm/pool /dev/shm/cache
     sed -i /keepstone:LABEL/d /etc/fstab
-    systemd-analyze --man=no verify /lib/systemd/system/keepstone-bdev@.service'
+    systemd-analyze --man=no verify /lib/systemd/system/keepstone-bdev@.service /lib/systemd/system/keepstone-volumes.service'
 inside sh -c 'apt-get -qq -y purge keepstone libkeepstone0 libkeepstone-dev' >/dev/null
 files >"$root/debs/after"
 diff "$root/debs/before" "$root/debs/after" || die "removing the packages leaves this"

@@ -144,6 +144,11 @@ impl Case {
         matches!(self.0, Work::Read(..) | Work::Write(..) | Work::WriteSync(_))
     }
 
+    /// Returns the operations that its contender does at once at least: a rename has its way back.
+    pub fn unit(self) -> u64 {
+        if self.0 == Work::Rename { 2 } else { 1 }
+    }
+
     /// Returns the most operations of a round.
     pub fn ops_max(self) -> u64 {
         match self.0 {

@@ -8,8 +8,11 @@ use super::results::{CaseResult, Facts, Numbers, Row};
 use super::spec::{Kind, Spec};
 use super::worker::{Answer, Calls, Order};
 use crate::rounds::{Clock, progress};
-use crate::statistics::Interval;
+use crate::statistics::{Interval, Latency};
 use anyhow::Result;
+
+/// Rounds from one round that times single operations to the next: each takes as long as another.
+const SAMPLE_EVERY: usize = 4;
 
 /// A target with its name, and with what is known of it.
 pub struct Entry {
@@ -48,6 +51,9 @@ struct Lane<'e> {
     ops: u64,
     ns_per_op: Vec<f64>,
     cpu_ns: u64,
+    /// The operations that were timed singly, and their times.
+    sampled: u64,
+    latency: Option<Latency>,
     /// The calls of the worker before and after the rounds.
     calls: (Calls, Calls),
     /// The requests to the server before the rounds; at the end, those of the rounds.
@@ -69,7 +75,18 @@ impl<'e> Lane<'e> {
         };
         let requests = if error.is_none() { target.requests() } else { 0 };
         let calls = (calls, calls);
-        Self { facts, target, ops, ns_per_op: Vec::new(), cpu_ns: 0, calls, requests, error }
+        Self {
+            facts,
+            target,
+            ops,
+            ns_per_op: Vec::new(),
+            cpu_ns: 0,
+            sampled: 0,
+            latency: None,
+            calls,
+            requests,
+            error,
+        }
     }
 
     fn round(&mut self, settings: &Settings) {
@@ -88,6 +105,17 @@ impl<'e> Lane<'e> {
         }
     }
 
+    /// Times single operations.
+    fn sample(&mut self, settings: &Settings) {
+        if self.error.is_some() {
+            return;
+        }
+        match self.target.ask(&Order::Sample, settings) {
+            Ok(Answer::Sampled(ops)) => self.sampled += ops,
+            answer => self.fail(answer),
+        }
+    }
+
     /// Gives the case up on this target.
     fn fail(&mut self, answer: Result<Answer>) {
         let err = answer.map_or_else(|err| err, Answer::unexpected);
@@ -101,7 +129,10 @@ impl<'e> Lane<'e> {
         }
         let requests = self.target.requests();
         match self.target.ask(&Order::End, settings) {
-            Ok(Answer::Ended(calls)) => self.calls.1 = calls,
+            Ok(Answer::Ended { calls, latency }) => {
+                self.calls.1 = calls;
+                self.latency = latency;
+            }
             answer => self.fail(answer),
         }
         self.requests = requests.saturating_sub(self.requests);
@@ -122,12 +153,13 @@ impl<'e> Lane<'e> {
         let ratios = |base: &[f64]| -> Vec<f64> {
             base.iter().zip(&self.ns_per_op).map(|(base, own)| base / own).collect()
         };
-        let ops = (self.ops * self.ns_per_op.len() as u64).max(1) as f64;
+        let timed = (self.ops * self.ns_per_op.len() as u64).max(1);
         let (before, after) = self.calls;
-        let of = |count: u64| count as f64 / ops;
+        let of = |count: u64| count as f64 / (timed + self.sampled) as f64;
         row(Some(Numbers {
             ns,
-            cpu_ns: of(self.cpu_ns),
+            cpu_ns: self.cpu_ns as f64 / timed as f64,
+            latency: self.latency,
             speed: base.and_then(|base| Interval::of(&ratios(base))),
             differs: false,
             in_process: of(after.in_process - before.in_process),
@@ -152,6 +184,9 @@ pub fn case(case: Case, entries: &mut [Entry], settings: &Settings) -> CaseResul
         for i in 0..lanes.len() {
             let turn = (round + i) % lanes.len();
             lanes[turn].1.round(settings);
+        }
+        if round % SAMPLE_EVERY == 0 {
+            lanes.iter_mut().for_each(|(_, lane)| lane.sample(settings));
         }
         bar.inc(1);
         if settings.stop.is_set() {

@@ -161,7 +161,7 @@ impl Stop {
         std::thread::spawn(move || {
             signals.wait();
             set.0.store(true, Relaxed);
-            eprintln!("stopping: removing what was set up");
+            tell!("stopping: removing what was set up");
             signals.wait();
             std::process::exit(EXIT_STOPPED);
         });
@@ -235,7 +235,7 @@ pub fn run(args: &RunArgs, amount: Amount) -> Result<Report> {
         let entry = Entry::new(spec, number == 1, &settings);
         stopped(&settings)?;
         if let Some(why) = &entry.facts.error {
-            eprintln!("{}: {why}", entry.facts.name);
+            tell!("{}: {why}", entry.facts.name);
         }
         entries.push(entry);
     }
@@ -321,7 +321,7 @@ pub fn compare(args: &RunArgs, report: &Report) -> Result<bool> {
     let earlier = saved(path)?;
     let changes = compare::changes(report, earlier.targets()?, args.tolerance / 100.0)
         .with_context(|| format!("cannot compare with {}", path.display()))?;
-    eprint!("{}", words::changes(&changes));
+    tell_part!("{}", words::changes(&changes));
     Ok(changes.iter().any(|change| change.worse))
 }
 
@@ -337,7 +337,7 @@ pub fn saved(path: &Path) -> Result<Results> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::statistics::Interval;
+    use crate::statistics::{Interval, Latency};
     use durability::{Class, Durability, Promise};
     use results::{CaseResult, Facts, Numbers, Row};
 
@@ -366,6 +366,13 @@ pub(crate) mod tests {
                 numbers: Some(Numbers {
                     ns: around(1e4 / speed, 100.0),
                     cpu_ns: 5e3,
+                    latency: Some(Latency {
+                        samples: 2000,
+                        p50_ns: 2_000,
+                        p99_ns: 7_000,
+                        p999_ns: 90_000,
+                        max_ns: 100_000,
+                    }),
                     speed: (i > 0).then(|| around(*speed, *spread)),
                     differs: i > 1,
                     in_process: 2.0,

@@ -139,8 +139,17 @@ fn cells(row: &Row, numbers: &Numbers) -> String {
         calls if calls.is_empty() => calls,
         calls => format!("; {calls}"),
     };
+    let percentiles = match numbers.latency {
+        Some(_) => {
+            let [p50, p99, p999] = words::percentiles(numbers);
+            // A number stays beside its name.
+            let all = format!("p50 {p50}, p99 {p99}, p99.9 {p999}; ");
+            all.replace(' ', "&nbsp;").replace(",&nbsp;", ", ").replace(";&nbsp;", "; ")
+        }
+        None => String::new(),
+    };
     format!(
-        "<span class=\"time\">{} <small>CPU {}{calls}</small></span><span class=\"ratio\">{ratio}</span>\
+        "<span class=\"time\">{} <small>{percentiles}CPU {}{calls}</small></span><span class=\"ratio\">{ratio}</span>\
          <span class=\"class {}\">{}</span>",
         time(numbers.ns.median),
         time(numbers.cpu_ns),
@@ -189,7 +198,14 @@ mod tests {
     #[test]
     fn the_page_is_complete_and_alone() {
         let page = html(&Origin::here(true), &report(&[("d<k", 1.0, 0.02), ("pool", 4.0, 0.1)]));
-        for part in ["prefers-color-scheme", "@media print", "id=\"filter\"", "d&lt;k", "×4.00"] {
+        for part in [
+            "prefers-color-scheme",
+            "@media print",
+            "id=\"filter\"",
+            "d&lt;k",
+            "×4.00",
+            "p99.9&nbsp;90.00",
+        ] {
             assert!(page.contains(part), "{part}");
         }
         assert!(!page.contains("d<k"), "unescaped");

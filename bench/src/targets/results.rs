@@ -1,7 +1,7 @@
 //! The results of `run`, as JSON has them.
 
 use super::durability::{Class, Durability};
-use crate::statistics::Interval;
+use crate::statistics::{Interval, Latency};
 use serde::{Deserialize, Serialize};
 
 /// The results of one `run`.
@@ -81,6 +81,9 @@ pub struct Numbers {
     /// Time of the processor of an operation in the program, the kernel's calls and the server, in
     /// nanoseconds.
     pub cpu_ns: f64,
+    /// Wall times of single operations. Results of earlier versions have none.
+    #[serde(default)]
+    pub latency: Option<Latency>,
     /// Speed as a multiple of that of the baseline, by rounds. None for the baseline itself.
     pub speed: Option<Interval>,
     /// The speed differs from the baseline's by more than the baseline's from itself.

@@ -283,7 +283,7 @@ pub fn scale(args: &ScaleArgs, amounts: Amounts) -> Result<Growth> {
             let done = measure(&mut run);
             stopped(&settings)?;
             if let Err(err) = done {
-                eprintln!("{}, {part}: {err:#}", spec.name);
+                tell!("{}, {part}: {err:#}", spec.name);
                 growth.failures.push((spec.name.clone(), part.to_owned(), format!("{err:#}")));
             }
         }
@@ -311,7 +311,7 @@ impl PartRun<'_> {
 
     /// Lets the target do a job; adds its results.
     fn job(&mut self, target: &mut Target, x: u64, unit: Unit, job: Job) -> Result<()> {
-        eprintln!("{}, {}: {}", self.spec.name, self.part, x);
+        tell!("{}, {}: {}", self.spec.name, self.part, x);
         match target.ask(&Order::Scale(job), self.settings)? {
             Answer::Scaled(results) => {
                 results.into_iter().for_each(|(what, y)| self.add(x, what, unit, y));
@@ -462,7 +462,7 @@ fn users(run: &mut PartRun<'_>, processes: bool) -> Result<()> {
 fn pools(run: &mut PartRun<'_>) -> Result<()> {
     let Some(dir) = run.pool_dir().map(Path::to_owned) else { return Ok(()) };
     for bytes in steps(1 << 30, 16, run.amounts.pool) {
-        eprintln!("{}, pools: {}", run.spec.name, self::bytes(bytes as f64));
+        tell!("{}, pools: {}", run.spec.name, self::bytes(bytes as f64));
         let pool = PoolFile::new(&dir, run.spec, run.settings, bytes)?;
         run.add(bytes, "mkfs", Unit::Ns, pool.formatted.as_nanos() as f64);
         run.add(bytes, "mount", Unit::Ns, pool.mount_ns()?);

@@ -11,11 +11,13 @@ use crate::text::time;
 /// Explains the columns of tables.
 pub const NOTE: &str = "Ratios are speeds as multiples of the first target's, above 1 faster: \
     medians over the rounds, with 95 % bootstrap intervals. The second row is the first target \
-    again, so its ratio is the noise. `=` marks ratios that do not differ from it.";
+    again, so its ratio is the noise. `=` marks ratios that do not differ from it. Times are medians \
+    over the rounds; p50, p99 and p99.9 are percentiles of operations that were timed singly, \
+    between the rounds, and have some 40 ns for reading the clock.";
 
 /// Prints the tables.
 pub fn print(report: &Report) {
-    print!("{}", text(report));
+    say_part!("{}", text(report));
 }
 
 /// Formats the tables for the terminal.
@@ -83,7 +85,20 @@ fn targets(report: &Report) -> Vec<(String, String)> {
 /// Makes the table of a case.
 fn case(case: &CaseResult) -> Table {
     let title = format!("{}: {}{}", case.name, case.what, steal(case));
-    let head = ["target", "time", "95 %", "CPU", "ratio", "95 %", "", "durability", "calls"];
+    let head = [
+        "target",
+        "time",
+        "95 %",
+        "p50",
+        "p99",
+        "p99.9",
+        "CPU",
+        "ratio",
+        "95 %",
+        "",
+        "durability",
+        "calls",
+    ];
     let mut table = Table::new(title, &head);
     for row in &case.rows {
         let Some(numbers) = &row.numbers else {
@@ -110,10 +125,14 @@ pub fn steal(case: &CaseResult) -> String {
 
 fn cells(row: &Row, numbers: &Numbers) -> Vec<String> {
     let speed = numbers.speed;
+    let [p50, p99, p999] = percentiles(numbers);
     vec![
         row.target.clone(),
         time(numbers.ns.median),
         format!("{} – {}", time(numbers.ns.low), time(numbers.ns.high)),
+        p50,
+        p99,
+        p999,
         time(numbers.cpu_ns),
         speed.map_or_else(String::new, |speed| format!("×{:.2}", speed.median)),
         speed.map_or_else(String::new, |speed| between(&speed)),
@@ -121,6 +140,16 @@ fn cells(row: &Row, numbers: &Numbers) -> Vec<String> {
         row.durability.word().to_owned(),
         calls(numbers),
     ]
+}
+
+/// Formats the percentiles of single operations: 50, 99 and 99.9.
+pub fn percentiles(numbers: &Numbers) -> [String; 3] {
+    match numbers.latency {
+        Some(latency) => {
+            [latency.p50_ns, latency.p99_ns, latency.p999_ns].map(|ns| time(ns as f64))
+        }
+        None => Default::default(),
+    }
 }
 
 /// Formats the ends of the interval of a ratio.
@@ -170,6 +199,7 @@ mod tests {
         let pool = text.lines().rfind(|line| line.starts_with("  pool")).unwrap();
         assert!(pool.contains("2.50 µs") && pool.contains("×4.00"), "{pool}");
         assert!(pool.contains("3.90 – 4.10") && pool.contains("durable"), "{pool}");
+        assert!(pool.contains("7.00 µs") && pool.contains("90.00 µs"), "{pool}");
         assert!(pool.contains("2.00 in the program, 1.00 requests"), "{pool}");
         let again = text.lines().find(|line| line.contains("disk again")).unwrap();
         assert!(again.contains('='), "{again}");

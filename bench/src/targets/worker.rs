@@ -6,6 +6,7 @@ use super::cases::{self, Case};
 use super::jobs::{self, Job, Measured};
 use crate::posix::Libc;
 use crate::rounds::{Clock, Plan};
+use crate::statistics::{Latencies, Latency};
 use crate::workload::{Bed, BedSize};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
@@ -31,6 +32,8 @@ pub enum Order {
     },
     /// Does one round; the answer is [`Answer::Took`].
     Round,
+    /// Times single operations, as many as a round has; the answer is [`Answer::Sampled`].
+    Sample,
     /// Ends the case; the answer is [`Answer::Ended`].
     End,
     /// Does a job of `scale`; the answer is [`Answer::Scaled`].
@@ -56,8 +59,15 @@ pub enum Answer {
         /// Time of the processor in this process, also in the kernel.
         cpu_ns: u64,
     },
-    /// A case has ended; the calls of the process so far.
-    Ended(Calls),
+    /// The number of operations that were timed singly.
+    Sampled(u64),
+    /// A case has ended.
+    Ended {
+        /// The calls of the process so far.
+        calls: Calls,
+        /// The times of single operations.
+        latency: Option<Latency>,
+    },
     /// The results of a job of `scale`.
     Scaled(Vec<Measured>),
     /// The case or target is broken.
@@ -145,21 +155,22 @@ fn serve(args: &WorkerArgs) -> Result<()> {
         let Order::Begin { case, slice_us } = order else { bail!("no case has begun") };
         let case = cases::named(&case).with_context(|| format!("{case}: no such case"))?;
         match serve_case(case, slice_us, &bed, &calls, &mut next) {
-            Ok(()) => tell(&Answer::Ended(calls()))?,
+            Ok(latency) => tell(&Answer::Ended { calls: calls(), latency })?,
             Err(err) => tell(&Answer::Failed(format!("{err:#}")))?,
         }
     }
     Ok(())
 }
 
-/// Serves the orders of a case up to its end, or up to its first error.
+/// Serves the orders of a case up to its end, or up to its first error. Returns the times of single
+/// operations.
 fn serve_case(
     case: Case,
     slice_us: u64,
     bed: &Bed<'_, Libc>,
     calls: &impl Fn() -> Calls,
     next: &mut impl FnMut() -> Option<Result<Order>>,
-) -> Result<()> {
+) -> Result<Option<Latency>> {
     let mut contender = case.on(bed)?;
     let plan = Plan {
         rounds: 1,
@@ -171,11 +182,23 @@ fn serve_case(
     };
     let ops = plan.calibrate(&mut contender, case.ops_max())?;
     tell(&Answer::Begun { ops, calls: calls() })?;
-    while let Some(Order::Round) = next().transpose()? {
-        let [wall, cpu] = contender.timed(ops, [ClockId::Monotonic, ClockId::ProcessCPUTime])?;
-        tell(&Answer::Took { ns: wall.as_nanos() as u64, cpu_ns: cpu.as_nanos() as u64 })?;
+    let mut latencies = Latencies::new();
+    loop {
+        match next().transpose()? {
+            Some(Order::Round) => {
+                let clocks = [ClockId::Monotonic, ClockId::ProcessCPUTime];
+                let [wall, cpu] = contender.timed(ops, clocks)?.map(|took| took.as_nanos() as u64);
+                tell(&Answer::Took { ns: wall, cpu_ns: cpu })?;
+            }
+            Some(Order::Sample) => {
+                let unit = case.unit();
+                let samples = (ops / unit).max(1);
+                contender.sampled(samples, unit, |took| latencies.add(took))?;
+                tell(&Answer::Sampled(samples * unit))?;
+            }
+            _ => return Ok(latencies.percentiles()),
+        }
     }
-    Ok(())
 }
 
 /// Opens a device, or a file as if it were one; returns its bytes, at most `most`.

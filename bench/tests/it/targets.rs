@@ -79,6 +79,9 @@ fn all_cases_run_on_a_directory_a_pool_and_a_cache() {
             let is_baseline = row["target"] == "plain";
             assert_eq!(row["numbers"]["speed"].is_null(), is_baseline, "{row}");
             assert!(row["numbers"]["ns"]["median"].as_f64().unwrap() > 0.0, "{row}");
+            let latency = |key: &str| row["numbers"]["latency"][key].as_u64().unwrap();
+            assert!(latency("samples") >= 1 && latency("p50_ns") <= latency("p99_ns"), "{row}");
+            assert!(latency("p999_ns") <= latency("max_ns"), "{row}");
         }
     }
     let durability = |case, target| row(&results, case, target)["durability"].clone();
@@ -94,6 +97,22 @@ fn all_cases_run_on_a_directory_a_pool_and_a_cache() {
     assert!(creates["requests"].as_f64().unwrap() >= 2.0, "{creates}");
     assert!(results["targets"][1]["is_repeat"].as_bool().unwrap());
     home.is_clean();
+}
+
+#[test]
+fn a_reader_that_is_gone_leaves_nothing_behind() {
+    let home = Home::new();
+    let (dir, pool) = (home.target("dir"), home.target("pool") + ",mount");
+    // The last target prints an error while the others are set up.
+    let targets = [&dir, &pool, "gone=dir:/no/such/directory", "--case", "stat"];
+    for json in [&[][..], &["--json"]] {
+        let mut command = command(&[&targets, json].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop((child.stdout.take(), child.stderr.take()));
+        // As without the pipes: a target has failed.
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+        home.is_clean();
+    }
 }
 
 #[test]

@@ -181,6 +181,16 @@ For a program, it shows how `keepstone run` would serve it; for a unit, which of
 
 Exit status: 0 pools can be used; 1 something necessary is missing.")]
     Doctor(DoctorArgs),
+    /// Serve volumes to Docker, as a volume plugin: pools, mounted while containers use them.
+    #[command(after_help = "\
+Example: keepstone volumes &
+         docker volume create --driver keepstone --opt size=4G data
+         docker run --rm -v data:/data alpine touch /data/file
+
+Options of volumes: size=1G (default), layout=bpfs|scmfs, thin=true|false (as of mkfs), and save=true:
+a pool in memory, which is copied to a file when the last container has ended. SIGTERM ends the
+server; volumes that are in use stay mounted, and the next server knows their users.")]
+    Volumes(crate::volumes::VolumesArgs),
     /// Measure directories, pools, caches and devices against each other.
     #[command(
         disable_help_flag = true,

@@ -8,6 +8,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
+use serde_json::Value;
+
+use crate::output;
 
 /// File name of the program.
 const PROGRAM: &str = "keepstone-bench";
@@ -30,6 +33,23 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<ExitCode> {
     command.arg0("keepstone bench").args(json.then_some("--json")).args(&args.arguments);
     let err = command.env("KEEPSTONE_PROGRAM", &this).exec();
     Err(anyhow!(err).context(program.display().to_string()))
+}
+
+/// Lets the program write its man pages; returns its description of its commands. `None` if it is
+/// not there, or of an earlier version.
+pub fn describe(man: &Path) -> Result<Option<Value>> {
+    let this = std::env::current_exe().context("cannot find out where this program lies")?;
+    let Ok(program) = program(this.parent().unwrap_or(Path::new("/"))) else { return Ok(None) };
+    let ended = Command::new(&program).arg("generate").arg(man).output();
+    let ended = ended.with_context(|| program.display().to_string())?;
+    if !ended.status.success() {
+        let why = String::from_utf8_lossy(&ended.stderr);
+        let first = why.lines().next().unwrap_or_default();
+        output::notice(format_args!("without commands of {}: {first}", program.display()));
+        return Ok(None);
+    }
+    let described = serde_json::from_slice(&ended.stdout);
+    Ok(Some(described.with_context(|| format!("{}: no description", program.display()))?))
 }
 
 /// Finds the program from the directory of this one.

@@ -19,6 +19,7 @@ use crashsim::pmemcheck;
 use crashsim::program::{Bug, Moment};
 use crashsim::states::{self, Crash, StatesMax};
 use crashsim::trace::Trace;
+use crashsim::vinter;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::output::{self, wrong_usage};
@@ -47,6 +48,10 @@ pub struct ProgramArgs {
     /// Of a log of pmemcheck: the file whose name ends with NAME. Default: the first.
     #[arg(long, value_name = "NAME", requires = "from_trace")]
     pub file: Option<String>,
+    /// Of a trace of Vinter: the kernel's file with debug information (vmlinux), which names the
+    /// lines of source.
+    #[arg(long, value_name = "FILE", requires = "from_trace")]
+    pub symbols: Option<String>,
     /// Write the memory after one crash, the line of a violation, to the file of --image.
     #[arg(long, value_name = "LINE", requires_all = ["from_trace", "image"], conflicts_with = "oracle")]
     pub crash: Option<String>,
@@ -55,11 +60,29 @@ pub struct ProgramArgs {
     pub image: Option<PathBuf>,
 }
 
-/// Reads a trace, or a log of pmemcheck; names its lines of source.
-pub fn parse(text: &str, args: &ProgramArgs) -> Result<Trace> {
-    let mut trace = match text.starts_with("keepstone-trace") {
-        true => text.parse()?,
-        false => pmemcheck::parse(text, args.file.as_deref()).map_err(|why| anyhow!(why))?,
+/// Reads a trace, a log of pmemcheck, or a trace of Vinter; names its lines of source.
+pub fn parse(file: &[u8], args: &ProgramArgs) -> Result<Trace> {
+    let mut trace = if vinter::is_trace(file) {
+        // The content before has the length of the region.
+        let len = args.initial.as_ref().map(|initial| {
+            let meta = std::fs::metadata(initial);
+            meta.map(|meta| meta.len()).with_context(|| initial.display().to_string())
+        });
+        let mut trace = vinter::parse(file, len.transpose()?).map_err(|why| anyhow!(why))?;
+        if let Some(kernel) = &args.symbols {
+            for site in &mut trace.sites {
+                if let Some(offset) = site.strip_prefix("kernel+") {
+                    *site = format!("{kernel}+{offset}");
+                }
+            }
+        }
+        trace
+    } else {
+        let text = std::str::from_utf8(file).context("neither a text nor a trace of Vinter")?;
+        match text.starts_with("keepstone-trace") {
+            true => text.parse()?,
+            false => pmemcheck::parse(text, args.file.as_deref()).map_err(|why| anyhow!(why))?,
+        }
     };
     name_sites(&mut trace.sites);
     Ok(trace)

@@ -67,9 +67,10 @@ pub struct CrashtestArgs {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Crash a trace that --trace wrote, perhaps edited since (for example without one flush), and
-    /// lint it. A trace of another program, or a log of valgrind's pmemcheck, names no workload: it
-    /// is crashed if --oracle judges its states. It is linted: stores that are never flushed,
-    /// redundant flushes and fences, and stores that depend on data which another thread may lose.
+    /// lint it. A trace of another program, a log of valgrind's pmemcheck, or a trace of Vinter,
+    /// names no workload: it is crashed if --oracle judges its states. It is linted: stores that
+    /// are never flushed, redundant flushes and fences, and stores that depend on data which
+    /// another thread may lose.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "workload", "trace"])]
     pub from_trace: Option<PathBuf>,
     #[command(flatten)]
@@ -220,8 +221,8 @@ fn run_file_system(target: &dyn AnyTarget, args: &CrashtestArgs, json: bool) -> 
 /// Crashes a trace if it names its workload, and lints it.
 fn crash_trace(engine: &str, args: &CrashtestArgs, file: &Path, json: bool) -> Result<ExitCode> {
     let at = || file.display().to_string();
-    let text = std::fs::read_to_string(file).with_context(at)?;
-    let trace = crash_program::parse(&text, &args.program).with_context(at)?;
+    let content = std::fs::read(file).with_context(at)?;
+    let trace = crash_program::parse(&content, &args.program).with_context(at)?;
     if args.program.crash.is_some() {
         return crash_program::write_image(trace, &args.program, file, json);
     }
@@ -230,7 +231,9 @@ fn crash_trace(engine: &str, args: &CrashtestArgs, file: &Path, json: bool) -> R
         let again = format!("keepstone crashtest --from-trace {}", file.display());
         return conclude(&again, vec![report], json);
     }
-    let line = Replay::of_trace(&text).map_err(|e| anyhow!("{}: {e}", file.display()))?;
+    // A trace of Vinter is no text, and names no workload.
+    let text = std::str::from_utf8(&content).unwrap_or_default();
+    let line = Replay::of_trace(text).map_err(|e| anyhow!("{}: {e}", file.display()))?;
     let report = match (line, judges::file_system(engine)) {
         (Some(line), Some(target)) => {
             let bases = target.bases().map_err(|e| anyhow!("{e}"))?;

@@ -48,6 +48,7 @@ mod trim;
 mod trust;
 mod umount;
 mod utab;
+mod volumes;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -124,6 +125,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Run(RunCommand::Run(args)) => run::run(args, cli.json),
         CliCommand::Doctor(args) => doctor::run(args, cli.json),
         CliCommand::Bdev { command } => bdev::run(command, cli.json),
+        CliCommand::Volumes(args) => volumes::run(args, cli.json),
         CliCommand::Bench(args) => bench::run(args, cli.json),
         CliCommand::Crashtest(args) => crashtest::run(args, cli.json),
         CliCommand::Simulate { command } => simulate::run(command, cli.json),
@@ -134,7 +136,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
 /// Returns whether the command may become a server, which outlives the reader of its output.
 fn is_server(command: &CliCommand) -> bool {
     match command {
-        CliCommand::Mount(_) => true,
+        CliCommand::Mount(_) | CliCommand::Volumes(_) => true,
         CliCommand::Attach(args) => args.is_server(),
         CliCommand::Bdev { command } => command.is_server(),
         _ => false,

@@ -103,4 +103,5 @@ pub mod target;
 pub mod threads;
 pub mod trace;
 pub mod twice;
+pub mod vinter;
 pub mod workload;

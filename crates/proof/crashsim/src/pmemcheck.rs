@@ -72,8 +72,9 @@ impl Log {
             ["STORE", addr, value, size, ref stack @ ..] => {
                 let (value, size) = (hex(value)?, hex(size)?);
                 let bytes = value.to_le_bytes();
-                let bytes = bytes.get(..usize::try_from(size).ok()?)?;
-                let site = stack.first().map_or("-".to_owned(), |frame| frame.replace(' ', "?"));
+                let bytes = bytes.get(..usize::try_from(size).ok()?).filter(|b| !b.is_empty())?;
+                let frame = stack.first().filter(|frame| !frame.is_empty()).unwrap_or(&"-");
+                let site = frame.replace(char::is_whitespace, "?");
                 let Some(addr) = self.place(hex(addr)?, size) else { return Some(()) };
                 let data = self.trace.keep(bytes);
                 let kind = StoreKind::Plain;
@@ -145,6 +146,7 @@ mod tests {
         for (from, to) in [
             ("START", "BEGIN"),
             ("0x7;0x8", "0x7;0x9"),
+            ("0x7;0x8", "0x7;0x0"),
             ("FLUSH;0x4040", "FLUSH;4040"),
             ("0x4000;0x1000;0x0", "0x4000;0x1000"),
             ("0x4000;0x1000;0x0", "0x4000;0xffffffffffffffff;0x1"),

@@ -13,6 +13,7 @@
 //! | user of a mount | [`cache::control`], [`mounts::names`] |
 //! | maker of a foreign mount | [`mounts::table`] |
 //! | sender of a stream, or a member of the sending pool | [`stream::received`], [`stream::sent`] |
+//! | maker of a trace that is crashed | [`traces::text`], [`traces::log`], [`traces::entries`] |
 //! | operator of a bucket | [`store::objects`], [`store::tree`], [`replies::http`] |
 
 #![warn(missing_docs)]
@@ -28,6 +29,7 @@ pub mod needs;
 pub mod replies;
 pub mod store;
 pub mod stream;
+pub mod traces;
 
 /// A target and the valid inputs that mutations start from.
 pub struct Target {
@@ -40,7 +42,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 17] = [
     Target { name: "nbd_session", run: nbd::session, seeds: nbd::session_seeds },
     Target { name: "nbd_tls", run: nbd::tls, seeds: nbd::tls_seeds },
     Target { name: "atomic_region", run: device::atomic, seeds: device::seeds },
@@ -55,4 +57,7 @@ pub const TARGETS: [Target; 14] = [
     Target { name: "store_replies", run: replies::http, seeds: replies::seeds },
     Target { name: "stream_received", run: stream::received, seeds: stream::received_seeds },
     Target { name: "stream_sent", run: stream::sent, seeds: stream::sent_seeds },
+    Target { name: "trace_text", run: traces::text, seeds: traces::text_seeds },
+    Target { name: "trace_log", run: traces::log, seeds: traces::log_seeds },
+    Target { name: "trace_entries", run: traces::entries, seeds: traces::entries_seeds },
 ];

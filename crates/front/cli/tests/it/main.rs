@@ -41,3 +41,4 @@ mod top;
 mod tree;
 mod tutorial;
 mod usage;
+mod volumes;

@@ -51,5 +51,6 @@ macro_rules! tests {
 
 tests! {
     nbd_session nbd_tls atomic_region pool_bpfs pool_scmfs cache_control cache_needs mount_names
-    mount_table store_objects store_tree store_replies stream_received stream_sent
+    mount_table store_objects store_tree store_replies stream_received stream_sent trace_text
+    trace_log trace_entries
 }
