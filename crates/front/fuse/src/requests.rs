@@ -14,13 +14,13 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
-use mounts::{SNAPSHOTS_DIR, is_in_snapshots};
+use mounts::SNAPSHOTS_DIR;
 use vfs::{CLONE_UNIT, Caller, Errno, Need, NewKind, NewNode, SetAttr, SetXattr, access};
 
 use crate::capabilities::CAPABILITIES;
 use crate::counters::CountedOp;
 use crate::options::StatsReader;
-use crate::server::{OF_SNAPSHOT, Server};
+use crate::server::Server;
 use crate::workers::begin;
 use crate::{alias, convert, listing, setgid};
 
@@ -456,10 +456,9 @@ impl fuser::Filesystem for Server {
         begin!(self, reply, [req], opendir(&req, ino, _flags, reply));
         self.options.counters.count(CountedOp::OpenDir);
         let now = self.caching();
-        if self.shared.is_some() && is_in_snapshots(convert::ino(ino)) {
-            self.fs.opened(convert::ino(ino));
+        if let Some(handle) = self.open_snapshot_dir(ino) {
             // The kernel keeps no listing, as snapshots are made and deleted.
-            return reply.opened(FileHandle(OF_SNAPSHOT), FopenFlags::empty());
+            return reply.opened(handle, FopenFlags::empty());
         }
         if !now.keep_cache {
             reply.opened(FileHandle(0), FopenFlags::empty());
@@ -481,9 +480,7 @@ impl fuser::Filesystem for Server {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        if fh.0 & OF_SNAPSHOT != 0 {
-            self.fs.closed(convert::ino(ino));
-        }
+        self.end_use(ino, fh);
         reply.ok();
     }
 

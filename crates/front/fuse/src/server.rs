@@ -69,7 +69,7 @@ const READABLE: u64 = 16;
 /// Bit of a handle: the kernel may map the file for stores, which is counted.
 const STORABLE: u64 = 32;
 /// Bit of a handle: the file or directory belongs to a snapshot, which counts it.
-pub(crate) const OF_SNAPSHOT: u64 = 64;
+const OF_SNAPSHOT: u64 = 64;
 
 /// Set-user-ID and set-group-ID.
 const PRIVILEGES: u32 = 0o6000;
@@ -480,6 +480,16 @@ impl Server {
         }
         events.wait_for_openings(convert::ino(ino), true);
         Ok(FileHandle(uses | self.begin_stores(ino, flags)))
+    }
+
+    /// Counts an open directory below the directory of snapshots; `None` for other directories, and
+    /// if no process can delete a snapshot meanwhile.
+    pub(crate) fn open_snapshot_dir(&self, ino: INodeNo) -> Option<FileHandle> {
+        let is_counted = self.shared.is_some() && is_in_snapshots(convert::ino(ino));
+        is_counted.then(|| {
+            self.fs.opened(convert::ino(ino));
+            FileHandle(OF_SNAPSHOT)
+        })
     }
 
     /// Counts a handle by which programs may map the file through the mount for stores: one opened

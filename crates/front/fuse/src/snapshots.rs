@@ -177,12 +177,14 @@ impl SnapshotDir {
             loaded.used = Instant::now();
             return Ok(loaded.fs.clone());
         }
-        let gone = |err| if err == Errno::NOENT { Errno::STALE } else { err };
-        let fs = self.source.open(&snapshot.listed.name).map_err(gone)?;
+        let check_exists = || match self.source.list()?.contains(&snapshot.listed) {
+            true => Ok(()),
+            false => Err(Errno::STALE),
+        };
+        check_exists()?;
+        let fs = self.source.open(&snapshot.listed.name)?;
         // It is not deleted any more, but it may have been, and another one made.
-        if !self.source.list()?.contains(&snapshot.listed) {
-            return Err(Errno::STALE);
-        }
+        check_exists()?;
         *loaded = Some(Loaded { fs: fs.clone(), used: Instant::now() });
         drop(loaded);
         self.unload_surplus();
