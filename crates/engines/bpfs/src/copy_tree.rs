@@ -215,7 +215,7 @@ impl<M: Medium> Trees<M> {
 }
 
 impl Numbers {
-    /// Takes a number; there is one.
+    /// Takes a number; `None` if too few were claimed.
     fn take(&mut self) -> Option<Ino> {
         let run = self.runs.front_mut()?;
         let number = run.next()?;

@@ -144,10 +144,10 @@ impl Pool {
         self.with_branches(true, |branches| branches.create(name))
     }
 
-    /// Makes a branch the tree of the pool, in one step; the branch ends. What only the pool has
-    /// changed since the branch was made is merged before. If both have changed a path, nothing
-    /// changes, unless `force`: then the pool gets the state of the branch for these paths. Files
-    /// that are open in the pool stay open, without a name.
+    /// Makes a branch the tree of the pool, in one step; the branch ends. Paths that only the pool
+    /// has changed since the branch was made are merged before. If both have changed a path,
+    /// nothing changes, unless `force`: then the pool gets the state of the branch for these paths.
+    /// Files that are open in the pool stay open, without a name.
     ///
     /// # Errors
     /// `ENOENT`, `EBUSY` if the branch is open or mounted, `EAGAIN` if programs change the pool all

@@ -147,7 +147,8 @@ impl<'a> Branches<'a> {
         Ok(self.list()?.iter().any(|branch| branch.name == name))
     }
 
-    /// Excludes uses of a branch (branching-B3). `ENOENT` if there is none, `EBUSY` if it is used.
+    /// Excludes uses of a branch (branching-B3). `ENOENT` if it does not exist, `EBUSY` if it is
+    /// used.
     fn hold_unused(&self, name: &str) -> Result<HeldPart<'a>, Error> {
         if !self.has(name)? {
             return Err(Errno::NOENT.into());
