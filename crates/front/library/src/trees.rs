@@ -90,7 +90,8 @@ impl Pool {
     /// file in it, is open.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `ENOENT` if there is no such branch, `EBUSY` if it is being removed.
+    /// As [`open`](Self::open); `ENOENT` if there is no such branch, `EBUSY` if it is being
+    /// removed.
     pub fn open_branch(path: impl AsRef<Path>, name: &str) -> Result<Self, PoolError> {
         let path = path.as_ref();
         faults::install().map_err(|err| PoolError::new(path, err))?;
@@ -134,8 +135,8 @@ impl Pool {
         Ok(self.fs().delete_snapshot(name)?)
     }
 
-    /// Makes a branch of the present state of the pool, which [`open_branch`](Self::open_branch) and
-    /// `keepstone mount POOL@NAME` open.
+    /// Makes a branch of the present state of the pool, which [`open_branch`](Self::open_branch)
+    /// and `keepstone mount POOL@NAME` open.
     ///
     /// # Errors
     /// As [`create_snapshot`](Self::create_snapshot); `ETIMEDOUT` if other programs change branches

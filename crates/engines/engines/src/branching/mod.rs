@@ -1,9 +1,9 @@
 //! The branches of a pool that is open: making, committing and removing them.
 //!
-//! - branching-B1: one [`Branches`] of a pool exists at a time, in all processes. Each first removes
-//!   what a killed one has left.
-//! - branching-B2: a branch is made by one operation of the engine, from a snapshot that is its base.
-//!   It is removed by ordinary calls, below a name that no mount knows (`@NAME`).
+//! - branching-B1: one [`Branches`] of a pool exists at a time, in all processes. Each first
+//!   removes what a killed one has left.
+//! - branching-B2: a branch is made by one operation of the engine, from a snapshot that is its
+//!   base. It is removed by ordinary calls, below a name that no mount knows (`@NAME`).
 //! - branching-B3: a branch that is used is neither committed nor removed.
 
 mod changes;
@@ -97,8 +97,8 @@ impl<'a> Branches<'a> {
     /// Makes a branch of the present state of the pool. If that fails, nothing of it stays.
     ///
     /// # Errors
-    /// `EINVAL` if no branch can have this name, `EEXIST` if a branch or a snapshot has it; those of
-    /// [`Engine::create_snapshot`] and [`Engine::copy_tree`].
+    /// `EINVAL` if no branch can have this name, `EEXIST` if a branch or a snapshot has it; those
+    /// of [`Engine::create_snapshot`] and [`Engine::copy_tree`].
     pub fn create(&self, name: &str) -> Result<(), Error> {
         check_branch_name(name).map_err(|_| Errno::INVAL)?;
         let is_of_snapshot = snapshots(self.fs.region())?.iter().any(|other| other.name == name);
