@@ -96,6 +96,26 @@ int ks_rename(ks_pool *pool, const char *from, const char *to);
  * attributes, times and hard links within the tree are kept. */
 int ks_clone(ks_pool *pool, const char *from, const char *to);
 
+/* Snapshots and branches of a pool of the layout bpfs (ENOTSUP for others, and for the handle of a branch). Names
+ * have 1 to 64 bytes (of branches 62) of UTF-8 without '/', '@' and control characters (EINVAL). A snapshot keeps
+ * what all calls had done that returned before, of all programs. ks_open_pool("POOL@NAME") opens a branch. */
+int ks_snapshot_create(ks_pool *pool, const char *name);
+int ks_snapshot_delete(ks_pool *pool, const char *name);
+/* The lists have the names, each with a NUL behind it. A size of 0 asks for the length; ERANGE: it is longer. */
+ssize_t ks_snapshot_list(ks_pool *pool, char *list, size_t size);
+ssize_t ks_branch_list(ks_pool *pool, char *list, size_t size);
+/* Makes a branch of the present state of the pool: a tree of its own, which shares contents until they change. */
+int ks_branch_create(ks_pool *pool, const char *name);
+/* Makes a branch the tree of the pool, in one step; the branch ends. Changes of the pool since it was made are kept
+ * where the branch has not changed the same path. Returns 0 if that is done. Otherwise both have changed some paths,
+ * and nothing has changed: returns the bytes of a list of these, each with a NUL behind it, of which paths gets up to
+ * size bytes. With KS_FORCE the pool gets the state of the branch for them. EBUSY: the branch is open or mounted;
+ * EAGAIN: programs change the pool all the time. */
+#define KS_FORCE 1
+ssize_t ks_branch_commit(ks_pool *pool, const char *name, int flags, char *paths, size_t size);
+/* Removes a branch; all its space becomes free. EBUSY as above. */
+int ks_branch_discard(ks_pool *pool, const char *name);
+
 /* Makes all that has completed in the pool durable. */
 int ks_sync(ks_pool *pool);
 int ks_statvfs(ks_pool *pool, struct statvfs *buf);

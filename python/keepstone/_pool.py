@@ -200,6 +200,45 @@ class Pool:
         """Clones a file or a tree, which appears as a whole and shares its blocks if the layout can do that."""
         check(library.ks_clone(self._use(), path_bytes(source), path_bytes(target)), source, target)
 
+    def create_snapshot(self, name):
+        """Keeps the present state of the pool as a snapshot."""
+        check(library.ks_snapshot_create(self._use(), os.fsencode(name)), name)
+
+    def delete_snapshot(self, name):
+        """Deletes a snapshot; all space that only it held becomes free."""
+        check(library.ks_snapshot_delete(self._use(), os.fsencode(name)), name)
+
+    def snapshots(self):
+        """Returns the names of the snapshots, in the order of their creation."""
+        return self._names(library.ks_snapshot_list)
+
+    def create_branch(self, name):
+        """Makes a branch of the present state of the pool. Pool(f"{path}@{name}") opens it."""
+        check(library.ks_branch_create(self._use(), os.fsencode(name)), name)
+
+    def commit_branch(self, name, force=False):
+        """Makes a branch the tree of the pool; the branch ends. What only the pool has changed meanwhile is kept.
+        Returns the paths that both have changed: if there are any, nothing has changed. With force, the pool gets the
+        state of the branch for them, and the list is empty."""
+        place = ctypes.create_string_buffer(1 << 20)
+        result = library.ks_branch_commit(self._use(), os.fsencode(name), int(bool(force)), place, len(place))
+        bytes_used = min(check(result, name), len(place))
+        return [os.fsdecode(path) for path in place.raw[:bytes_used].split(b"\0")[:-1]]
+
+    def discard_branch(self, name):
+        """Removes a branch; all its space becomes free."""
+        check(library.ks_branch_discard(self._use(), os.fsencode(name)), name)
+
+    def branches(self):
+        """Returns the names of the branches, sorted."""
+        return self._names(library.ks_branch_list)
+
+    def _names(self, call):
+        # A pool has up to 40 of both together, with up to 64 bytes.
+        place = ctypes.create_string_buffer(8192)
+        got = check(call(self._use(), place, len(place)), self.path)
+        return [name.decode() for name in place.raw[:got].split(b"\0")[:-1]]
+
     def link(self, source, target):
         check(library.ks_link(self._use(), path_bytes(source), path_bytes(target)), source, target)
 

@@ -117,6 +117,32 @@ class NamesTest(PoolTest):
         both = self.fails(errno.ENOENT, pool.rename, "nine", "ten")
         self.assertEqual((both.filename, both.filename2), ("nine", "ten"))
 
+    def test_snapshots_and_branches_are_made_and_removed(self):
+        pool, path = self.pool, self.path
+        if self.layout != "bpfs":
+            self.fails(errno.EOPNOTSUPP, pool.create_branch, "test")
+            self.fails(errno.EOPNOTSUPP, pool.create_snapshot, "test")
+            return
+        pool.write_bytes("a", b"prepared")
+        pool.create_branch("test")
+        self.assertEqual(pool.branches(), ["test"])
+        self.fails(errno.EEXIST, pool.create_branch, "test")
+        with keepstone.Pool(f"{path}@test") as branch:
+            branch.write_bytes("a", b"changed")
+            self.fails(errno.EBUSY, pool.discard_branch, "test")
+        self.assertEqual(pool.read_bytes("a"), b"prepared")
+        pool.write_bytes("a", b"by the pool")
+        self.assertEqual(pool.commit_branch("test"), ["/a"])
+        self.assertEqual(pool.commit_branch("test", force=True), [])
+        self.assertEqual(pool.read_bytes("a"), b"changed")
+        pool.create_branch("test")
+        pool.discard_branch("test")
+        self.fails(errno.ENOENT, pool.discard_branch, "test")
+        pool.create_snapshot("monday")
+        self.assertEqual(pool.snapshots(), ["monday"])
+        pool.delete_snapshot("monday")
+        self.assertEqual((pool.snapshots(), pool.branches()), ([], []))
+
     def test_attributes_are_kept(self):
         pool = self.pool
         pool.write_bytes("file", b"12345")

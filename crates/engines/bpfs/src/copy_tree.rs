@@ -25,6 +25,7 @@ use crate::fs::Files;
 use crate::layout::*;
 use crate::snapshots::{TableEntry, blocks_over, kind_of};
 use crate::store::Store;
+use namespace::derived::SharedPool as _;
 use namespace::layout::Life;
 use namespace::own_mode::MAY_HAVE_MODE;
 use namespace::{Chain, MAY_BE_CAPABLE, RawEntry, Storage as _, VInode, is_possible};
@@ -203,7 +204,7 @@ impl<M: Medium> Store<M> {
 impl<M: Medium> Trees<M> {
     /// Reads the blocks of a directory of this size.
     fn load_entries(&self, root: Root, size: u64) -> Result<Vec<EntryBlock>> {
-        let mut blocks = Vec::with_capacity((size.min(self.bytes) / BLOCK) as usize);
+        let mut blocks = Vec::with_capacity((size.min(self.bytes()) / BLOCK) as usize);
         self.visit(Node::top(root), &(0..size), &mut |block, _| {
             let mut data = [0; BLOCK as usize];
             self.medium.read(block.at(0), &mut data);
@@ -215,7 +216,7 @@ impl<M: Medium> Trees<M> {
 }
 
 impl Numbers {
-    /// Takes a number; there is one.
+    /// Takes a number; `None` if too few were claimed.
     fn take(&mut self) -> Option<Ino> {
         let run = self.runs.front_mut()?;
         let number = run.next()?;
@@ -273,17 +274,9 @@ impl<'a, M: Medium> TreeCopy<'a, M> {
     /// Makes all of the copy but its name. Returns its topmost directory.
     fn run(&mut self, top: Life) -> Result<Life> {
         let files = self.files;
-        self.numbers.claim(files, 1)?;
-        let mut tops = Vec::new();
-        let made = files.transact(0, 0, |txn| {
-            let top = self.entry(txn, top, &mut tops)?.ok_or(Errno::NOENT)?;
-            self.store_lists(&mut tops)?;
-            Ok(top)
-        });
-        let top = made.inspect_err(|_: &Errno| self.give_back(&tops))?;
-        self.keep(tops, ROOT);
+        let top = self.with_space(|copy| copy.make_top(top))?;
         while let Some((dir, parent)) = self.pending.pop() {
-            let made = self.make_dir(&dir, parent);
+            let made = self.with_space(|copy| copy.make_dir(&dir, parent));
             let (leaves, entries) =
                 made.inspect_err(|_| self.give_back(std::slice::from_ref(&dir)))?;
             let v = files.v.vinode(dir.ino)?;
@@ -291,6 +284,37 @@ impl<'a, M: Medium> TreeCopy<'a, M> {
                 files.index_dir_block(dir.ino, v, leaf.at(0), block)?;
             }
         }
+        Ok(top)
+    }
+
+    /// Repeats a step that found no space, while space can be made. The step leaves nothing
+    /// half-done. (To start the copy over would give back what it has, and so hide what is
+    /// missing.)
+    fn with_space<T>(&mut self, step: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
+        loop {
+            let state = (self.linked.len(), self.done);
+            match step(self) {
+                Err(Errno::NOSPC) if self.files.0.make_space()? => {
+                    self.linked.truncate(state.0);
+                    self.done = state.1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Makes the topmost directory, which is to be filled.
+    fn make_top(&mut self, from: Life) -> Result<Life> {
+        let files = self.files;
+        self.numbers.claim(files, 1)?;
+        let mut tops = Vec::new();
+        let made = files.transact(0, 0, |txn| {
+            let top = self.entry(txn, from, &mut tops)?.ok_or(Errno::NOENT)?;
+            self.store_lists(&mut tops)?;
+            Ok(top)
+        });
+        let top = made.inspect_err(|_: &Errno| self.drop_copies(&tops))?;
+        self.keep(tops, ROOT);
         Ok(top)
     }
 
@@ -317,7 +341,7 @@ impl<'a, M: Medium> TreeCopy<'a, M> {
             }
             Ok((files.build_over(txn, leaves.clone()), leaves))
         });
-        let (root, leaves) = made.inspect_err(|_: &Errno| self.give_back(&children))?;
+        let (root, leaves) = made.inspect_err(|_: &Errno| self.drop_copies(&children))?;
         self.store_files(&children)?;
         let v = files.v.vinode(dir.ino)?;
         let mut record = dir.record;
@@ -495,6 +519,14 @@ impl<'a, M: Medium> TreeCopy<'a, M> {
             v.add_links(1);
         }
         self.made.iter().filter_map(of).for_each(|v| v.begin_prepared());
+    }
+
+    /// Gives back inodes that are not prepared, so that their sources can be copied again.
+    fn drop_copies(&mut self, children: &[NewInode]) {
+        for child in children {
+            self.copies[child.from.ino.0 as usize] = [0; 4];
+        }
+        self.give_back(children);
     }
 
     /// Gives back what inodes have that are not prepared.

@@ -22,14 +22,14 @@
 //! - `Store`: `store`, `extent`, `attr`, `xattr`, `scan`: one inode, and what [`namespace`] needs
 //!   from an engine;
 //! - [`namespace::Core`]: the operations on names and attributes;
-//! - [`Files`]: `fs`, `file`, `clone`, `space`, `pin`: the operations on contents; `snapshots`:
-//!   states of the whole pool; `receive`: snapshots from a stream;
+//! - [`Files`]: `fs`, `file`, `clone`, `space`, `pin`: the operations on contents; `snapshots`,
+//!   `branches`: states of the whole pool, and other trees; `copy_tree`: copies of trees;
+//!   `receive`: snapshots from a stream;
 //! - `send`, `received`: streams, written and read;
 //! - `lifecycle`: format and check; [`namespace::Pool`] mounts.
 //!
 //! What this crate leaves out: permission checks and descriptors (front ends), the paper's
-//! ordering hardware (§4: epoch barriers in the caches; `memsim` models it), branches that can be
-//! written.
+//! ordering hardware (§4: epoch barriers in the caches; `memsim` models it).
 
 #![forbid(unsafe_code)]
 

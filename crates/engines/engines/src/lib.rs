@@ -2,8 +2,11 @@
 //! layout; opening it here gives an [`Engine`], and callers need not know which one.
 //!
 //! Calls through this type are indirect. Inside an engine all types are known at compile time.
+//! [`branching`] has the operations on branches that consist of several calls of an engine.
 
 #![forbid(unsafe_code)]
+
+pub mod branching;
 
 use bpfs::Bpfs;
 pub use bpfs::NamedInode;

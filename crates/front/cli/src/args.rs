@@ -459,7 +459,8 @@ pub struct ClonePoolArgs {
 /// `keepstone export`
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// The pool, which is not in use: its path, UUID=… or LABEL=…; or a snapshot: POOL@NAME.
+    /// The pool, which is not in use: its path, UUID=… or LABEL=…; or a snapshot, or a branch that
+    /// is not in use: POOL@NAME.
     pub pool: PathBuf,
     /// The file of the archive. Default: stdout.
     #[arg(short, long, value_name = "FILE")]

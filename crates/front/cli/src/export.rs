@@ -1,4 +1,5 @@
-//! `keepstone export`: a pool that is not in use, or a snapshot of any pool, as a tar archive.
+//! `keepstone export`: a pool that is not in use, or a snapshot or an unused branch of any pool, as a
+//! tar archive.
 //!
 //! The archive has the POSIX format (pax), with times in ns, extended attributes and ACLs as GNU
 //! tar stores them (`SCHILY.xattr.`), hard links, and holes as in version 1.0 of its sparse format.
@@ -10,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use ::pool::{Engine, MountOptions};
-use anyhow::{Context as _, Result};
+use ::pool::{Engine, MountOptions, branch_part};
+use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use pmem::{Access, Lock, OpenOptions};
 use serde::Serialize;
 use tar::{Builder, EntryType, Header};
-use vfs::{Attr, Errno, FileKind, FileSystem, Ino, Seek};
+use vfs::{Attr, Errno, FileKind, FileSystem, Ino, Seek, access};
 
 use crate::args::ExportArgs;
 use crate::copies::replace_file;
@@ -59,6 +60,7 @@ pub fn run(args: &ExportArgs, json: bool) -> Result<ExitCode> {
         None => export(&*fs, &shown, io::stdout().lock())?,
         Some(file) => replace_file(file, "export", |to| export(&*fs, &shown, to))?,
     };
+    fs.close()?;
     for path in &exported.left_out {
         tell!("keepstone: {path}: a socket, left out");
     }
@@ -77,11 +79,17 @@ pub fn run(args: &ExportArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens a pool that no process uses, or a snapshot of a pool that others may use.
-fn open(path: &Path, snapshot: Option<&str>) -> Result<Arc<dyn Engine>> {
-    if let Some(name) = snapshot {
-        return engines::mount_snapshot(pool::open_to_look(path)?, name, &MountOptions::default())
-            .with_context(|| pool::of_snapshot(path, name).display().to_string());
+/// Opens a pool that no process uses, or a snapshot or an unused branch of a pool that others may
+/// use.
+fn open(path: &Path, part: Option<&str>) -> Result<Arc<dyn Engine>> {
+    if let Some(name) = part {
+        let shown = pool::of_snapshot(path, name);
+        let region = pool::open_to_look(path)?;
+        if engines::branches(&region)?.iter().any(|branch| branch.name == name) {
+            return open_branch(&shown, name);
+        }
+        return engines::mount_snapshot(region, name, &MountOptions::default())
+            .with_context(|| shown.display().to_string());
     }
     // The lock excludes all users that write to it.
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
@@ -91,6 +99,15 @@ fn open(path: &Path, snapshot: Option<&str>) -> Result<Arc<dyn Engine>> {
     )?;
     let options = MountOptions { read_only: true, ..MountOptions::default() };
     engines::mount(region, &options).with_context(|| path.display().to_string())
+}
+
+/// Opens a branch by POOL@NAME, and excludes other uses of it.
+fn open_branch(source: &Path, name: &str) -> Result<Arc<dyn Engine>> {
+    let fs = pool::attach(source)?;
+    match fs.region().lock_part(branch_part(name), Lock::Exclusive)? {
+        true => Ok(fs),
+        false => bail!("{}: is in use; unmount it first", source.display()),
+    }
 }
 
 fn export(fs: &dyn Engine, pool: &Path, out: impl Write) -> Result<Exported> {
@@ -106,7 +123,8 @@ fn export(fs: &dyn Engine, pool: &Path, out: impl Write) -> Result<Exported> {
         exported: Exported { pool: pool.to_owned(), ..Exported::default() },
         bar,
     };
-    archive.all()?;
+    // A branch can be changed, also by reads.
+    access::unrecorded(|| archive.all())?;
     archive.out.into_inner()?.into_inner().map_err(io::IntoInnerError::into_error)?.flush()?;
     archive.bar.finish_and_clear();
     Ok(archive.exported)

@@ -63,6 +63,7 @@ mod lent;
 mod map;
 mod metadata;
 mod pool;
+mod trees;
 
 pub use dir::{DirEntry, ReadDir};
 pub use error::PoolError;
@@ -74,3 +75,4 @@ pub use lent::pool_file;
 pub use map::{Map, MapMut};
 pub use metadata::{FileType, Metadata, PoolSpace};
 pub use pool::{NewPool, Pool};
+pub use trees::{BranchCommit, NamedTree};

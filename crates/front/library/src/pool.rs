@@ -394,10 +394,9 @@ impl Pool {
     /// `EEXIST` if the new name exists, `EINVAL` if it lies below the source, `ENOSPC`.
     pub fn clone_tree(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
         let unique = vfs::unique_number();
-        self.on(from.as_ref(), false, |_, source| {
+        self.on(from.as_ref(), false, |fs, source| {
             self.at(to.as_ref(), |_, to_dir, to_name| {
-                let to = (to_dir, to_name);
-                pool::clone_tree(&*self.fs, source, to, unique, &mut |_| true).map(drop)
+                pool::clone_tree(fs, source, (to_dir, to_name), unique, &mut |_| true).map(drop)
             })
         })
     }

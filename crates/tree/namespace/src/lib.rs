@@ -19,6 +19,7 @@
 //!   operations;
 //! - `apart`, `thin`, `dirty`: blocks that lie together; space of the file below; counts of what a
 //!   backing store lacks;
+//! - `branches`, `branch`, `copied`: other trees in the pool, and trees that get their name last;
 //! - `files`, `mounted`, `check`, `resize`, `snapshots`, `overlay`: [`Pool`], which adds the
 //!   operations on contents ([`Files`]) and serves front ends.
 //!

@@ -1,32 +1,22 @@
 //! `keepstone branch`
 //!
-//! The commands join the processes that use the pool, as those on snapshots do. A branch is made by
-//! one operation of the engine. It is removed by ordinary calls, below a name that no mount knows
-//! (`@NAME`, branches-W3). One command runs at a time. Each first removes what a killed one has
-//! left.
+//! The commands join the processes that use the pool, as those on snapshots do.
+//! [`engines::branching`] does the work.
 
-mod changes;
 mod commit;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use ::pool::{
-    BranchInfo, Engine, MountOptions, TreeSource, base_of_branch, branch_part, branches_part,
-};
-use ::pool::{check_branch_name, later_of_branch};
-use anyhow::{Context as _, Result, anyhow, bail};
+use ::pool::{BranchInfo, Engine, Error, check_branch_name};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use pmem::Lock;
+use engines::branching::Branches;
 use serde::Serialize;
-use vfs::{Errno, Ino, RenameFlags};
+use vfs::Errno;
 
 use crate::{output, pool, snapshot};
-
-/// Longest time to wait for other commands on branches of the pool.
-const OTHERS_END_WITHIN: Duration = Duration::from_secs(60);
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -118,147 +108,44 @@ struct ListedBranch {
 
 pub fn run(command: &BranchCommand, json: bool) -> Result<ExitCode> {
     match command {
-        BranchCommand::Create(args) => on_each(args, ("created", true), json, Branches::create),
+        BranchCommand::Create(args) => {
+            on_each(args, ("created", true), json, |all, name| all.create(name))
+        }
         BranchCommand::List(args) => list(args, json),
         BranchCommand::Commit(args) => commit::run(args, json),
         BranchCommand::Discard(args) => {
-            on_each(args, ("discarded", false), json, Branches::discard)
+            on_each(args, ("discarded", false), json, |all, name| all.discard(name))
         }
     }
 }
 
-/// The branches of a pool that is open.
-struct Branches {
-    path: PathBuf,
-    fs: Arc<dyn Engine>,
-    /// The directory of branches.
-    dir: Ino,
-}
-
-impl Branches {
-    /// Opens a pool, runs a function on its branches, of which one has this name, and makes its
-    /// effect durable. A pool without a directory of branches gets one only if the function
-    /// `creates` branches.
-    fn with<T>(
-        path: PathBuf,
-        (name, creates): (&str, bool),
-        body: impl FnOnce(&Self) -> Result<T>,
-    ) -> Result<T> {
-        check_layout(&path)?;
-        let shown = || path.display().to_string();
-        pool::attached(&path, |fs| {
-            wait_for_others(&**fs, &path)?;
-            let dir = fs.branches_dir(creates).with_context(shown)?;
-            let dir = dir.ok_or_else(|| explain(Errno::NOENT, &path, name))?;
-            let branches = Self { path: path.clone(), fs: fs.clone(), dir };
-            branches.clean()?;
-            body(&branches)
+/// Opens a pool, runs a function on its branches, of which one has this name, and makes its effect
+/// durable. A pool without a directory of branches gets one only if the function `creates`
+/// branches.
+fn with_branches<T>(
+    path: &Path,
+    (name, creates): (&Cell<&str>, bool),
+    body: impl FnOnce(&Branches<'_>) -> Result<T, Error>,
+) -> Result<T> {
+    check_layout(path)?;
+    pool::attached(path, |fs| {
+        let done = Branches::open(&**fs, creates).and_then(|branches| body(&branches));
+        done.map_err(|error| match error {
+            Error::Errno(Errno::EXIST) if has_snapshot(&**fs, name.get()) => anyhow!(
+                "{}: has a snapshot {}; choose another name for the branch",
+                path.display(),
+                name.get()
+            ),
+            Error::Errno(errno) => explain(errno, path, name.get()),
+            error => anyhow::Error::new(error).context(path.display().to_string()),
         })
-    }
-
-    fn list(&self) -> Result<Vec<BranchInfo>> {
-        Ok(engines::branches(self.fs.region())?)
-    }
-
-    /// Removes what killed commands have left.
-    fn clean(&self) -> Result<()> {
-        for branch in self.list()?.iter().filter(|branch| !branch.is_finished) {
-            self.remove(&branch.name)?;
-        }
-        Ok(())
-    }
-
-    /// Removes an unfinished branch, and the snapshots of a branch.
-    fn remove(&self, name: &str) -> Result<()> {
-        let failed = |errno| explain(errno, &self.path, name);
-        let unfinished = base_of_branch(name);
-        match vfs::remove_tree(&*self.fs, self.dir, unfinished.as_bytes()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(failed(errno)),
-        }
-        for snapshot in [later_of_branch(name), base_of_branch(name)] {
-            self.delete_snapshot(&snapshot).map_err(failed)?;
-        }
-        Ok(())
-    }
-
-    /// Deletes the snapshot of this name, if it exists.
-    fn delete_snapshot(&self, name: &str) -> vfs::Result<()> {
-        match self.fs.delete_snapshot(name) {
-            Err(Errno::NOENT) => Ok(()),
-            deleted => deleted,
-        }
-    }
-
-    /// Opens a snapshot of the pool.
-    fn open_snapshot(&self, name: &str) -> Result<Arc<dyn Engine>> {
-        let region = pool::open_to_look(&self.path)?;
-        let opened = engines::mount_snapshot(region, name, &MountOptions::default());
-        opened.with_context(|| self.path.display().to_string())
-    }
-
-    /// Returns whether there is a branch of this name.
-    fn has(&self, name: &str) -> Result<bool> {
-        Ok(self.list()?.iter().any(|branch| branch.name == name))
-    }
-
-    /// Fails if there is no branch of this name.
-    fn check_exists(&self, name: &str) -> Result<()> {
-        if self.has(name)? { Ok(()) } else { Err(explain(Errno::NOENT, &self.path, name)) }
-    }
-
-    /// Excludes mounts of a branch until the pool is closed.
-    fn hold_unmounted(&self, name: &str) -> Result<()> {
-        match self.fs.region().lock_part(branch_part(name), Lock::Exclusive)? {
-            true => Ok(()),
-            false => Err(explain(Errno::BUSY, &self.path, name)),
-        }
-    }
-
-    fn create(&self, name: &str) -> Result<()> {
-        if self.has(name)? {
-            return Err(explain(Errno::EXIST, &self.path, name));
-        }
-        if engines::snapshots(self.fs.region())?.iter().any(|other| other.name == name) {
-            let pool = self.path.display();
-            bail!("{pool}: has a snapshot {name}; choose another name for the branch");
-        }
-        self.build(name).inspect_err(|_| {
-            let _ = self.remove(name);
-        })
-    }
-
-    /// Makes a branch from a snapshot of the pool, which becomes its base.
-    fn build(&self, name: &str) -> Result<()> {
-        let (fs, base) = (&*self.fs, base_of_branch(name));
-        let failed = |errno| explain(errno, &self.path, name);
-        fs.create_snapshot(&base).map_err(failed)?;
-        let to = (self.dir, name.as_bytes());
-        fs.copy_tree(&TreeSource::Snapshot(&base), to).map(drop).map_err(failed)
-    }
-
-    fn discard(&self, name: &str) -> Result<()> {
-        self.check_exists(name)?;
-        self.hold_unmounted(name)?;
-        let unfinished = base_of_branch(name);
-        let (from, to) = ((self.dir, name.as_bytes()), (self.dir, unfinished.as_bytes()));
-        let renamed = self.fs.rename(from, to, RenameFlags::NOREPLACE);
-        renamed.map_err(|errno| explain(errno, &self.path, name))?;
-        self.remove(name)
-    }
+    })
 }
 
-/// Waits until no other command on branches of the pool runs, and excludes others until the pool is
-/// closed.
-fn wait_for_others(fs: &dyn Engine, path: &Path) -> Result<()> {
-    let deadline = Instant::now() + OTHERS_END_WITHIN;
-    while !fs.region().lock_part(branches_part(), Lock::Exclusive)? {
-        if Instant::now() >= deadline {
-            bail!("{}: another command on its branches runs; try again later", path.display());
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    Ok(())
+/// Returns whether the pool has a snapshot of this name.
+fn has_snapshot(fs: &dyn Engine, name: &str) -> bool {
+    let all = engines::snapshots(fs.region()).unwrap_or_default();
+    all.iter().any(|snapshot| snapshot.name == name)
 }
 
 /// Refuses pools that have no branches, with the reason.
@@ -279,6 +166,10 @@ fn explain(errno: Errno, pool: &Path, name: &str) -> anyhow::Error {
     let pool = pool.display();
     match errno {
         Errno::EXIST => anyhow!("{pool}: has a branch {name} already; choose another name"),
+        Errno::TIMEDOUT => anyhow!("{pool}: another command on its branches runs; try again later"),
+        Errno::AGAIN => anyhow!(
+            "{pool}: programs change the pool all the time; stop them, and commit {name} again"
+        ),
         Errno::NOENT => {
             anyhow!("{pool}: has no branch {name}; `keepstone branch list {pool}` lists them")
         }
@@ -299,15 +190,18 @@ fn on_each(
     args: &NamesArgs,
     (done, creates): (&str, bool),
     json: bool,
-    each: fn(&Branches, &str) -> Result<()>,
+    each: impl Fn(&Branches<'_>, &str) -> Result<(), Error>,
 ) -> Result<ExitCode> {
     let path = match creates {
         true => pool::absolute_of_tree(&args.pool)?,
         false => pool::absolute(&args.pool)?,
     };
-    let first = args.names.first().map_or("", String::as_str);
-    Branches::with(path.clone(), (first, creates), |branches| {
-        args.names.iter().try_for_each(|name| each(branches, name))
+    let current = Cell::new(args.names.first().map_or("", String::as_str));
+    with_branches(&path, (&current, creates), |branches| {
+        args.names.iter().try_for_each(|name| {
+            current.set(name);
+            each(branches, name)
+        })
     })?;
     let pool = path.display().to_string();
     if json {

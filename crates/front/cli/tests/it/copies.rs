@@ -6,6 +6,7 @@ use std::process::Output;
 use serde_json::Value;
 
 use crate::common::Sandbox;
+use crate::common::parts::MountedPart;
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -150,6 +151,20 @@ fn archives_have_all_of_a_pool() {
 
     let refused = s.run(["export", s.pool_str()]);
     assert!(text(&refused).contains("keepstone snapshot create"), "{refused:?}");
+    let listed = sh(&s.dir, LIST);
+
+    // A branch has the same, also when the pool changes.
+    s.ok(["branch", "create", s.pool_str(), "test"]);
+    sh(&s.dir, "echo later >dir/later");
+    let of_branch = format!("{}@test", s.pool_str());
+    let output = ["export", &of_branch, "--output", archive.to_str().unwrap()];
+    s.ok(output);
+    assert_eq!(extract(archive.to_str().unwrap()), listed);
+    let branch = MountedPart::new(&s, "test");
+    assert!(text(&s.run(output)).contains("unmount it first"));
+    drop(branch);
+    s.ok(["branch", "discard", s.pool_str(), "test"]);
+    sh(&s.dir, "rm dir/later");
     let listed = sh(&s.dir, LIST);
     s.umount();
     s.server_ends();

@@ -107,6 +107,63 @@ fn names_are_made_moved_listed_and_removed() {
 }
 
 #[test]
+fn branches_and_snapshots_are_made_committed_and_removed() {
+    let Made { pool: scmfs, dir: _dir } = made("scmfs");
+    assert_eq!(errno(scmfs.create_branch("b")), Some(libc::EOPNOTSUPP));
+    assert_eq!(errno(scmfs.create_snapshot("s")), Some(libc::EOPNOTSUPP));
+    assert_eq!((scmfs.branches().unwrap(), scmfs.snapshots().unwrap()), (vec![], vec![]));
+    let Made { pool, dir } = made("bpfs");
+    let pool = &pool;
+    let open = |name| Pool::open_branch(dir.path().join("pool"), name);
+    pool.write("a", "prepared").unwrap();
+    pool.write("b", "prepared").unwrap();
+    assert_eq!(open("t").unwrap_err().errno(), libc::ENOENT);
+    pool.create_branch("t").unwrap();
+    pool.create_branch("u").unwrap();
+    let names: Vec<_> = pool.branches().unwrap().iter().map(|b| b.name().to_owned()).collect();
+    assert_eq!(names, ["t", "u"]);
+    assert!(pool.branches().unwrap()[0].created() <= SystemTime::now());
+    let branch = open("t").unwrap();
+    branch.write("a", "by the branch").unwrap();
+    branch.clone_tree("a", "c").unwrap();
+    assert_eq!(errno(pool.discard_branch("t")), Some(libc::EBUSY));
+    drop(branch);
+    pool.write("a", "by the pool").unwrap();
+    pool.write("b", "by the pool").unwrap();
+    let refused = pool.commit_branch("t", false).unwrap();
+    assert_eq!((refused.is_done(), refused.conflicts()), (false, &["/a".into()][..]));
+    assert_eq!(pool.read_to_string("a").unwrap(), "by the pool");
+    let done = pool.commit_branch("t", true).unwrap();
+    assert_eq!((done.is_done(), done.merged()), (true, &["/b".into()][..]));
+    let texts = ["a", "b", "c"].map(|name| pool.read_to_string(name).unwrap());
+    assert_eq!(texts, ["by the branch", "by the pool", "by the branch"]);
+    pool.discard_branch("u").unwrap();
+    assert_eq!(pool.branches().unwrap(), []);
+
+    pool.create_snapshot("s").unwrap();
+    assert_eq!(errno(pool.create_branch("s")), Some(libc::EEXIST));
+    assert_eq!(pool.snapshots().unwrap()[0].name(), "s");
+    pool.delete_snapshot("s").unwrap();
+    for name in ["", "a@b", "."] {
+        assert_eq!(errno(pool.create_snapshot(name)), Some(libc::EINVAL));
+        assert_eq!(errno(pool.create_branch(name)), Some(libc::EINVAL));
+    }
+    // One thread at a time has the branches.
+    std::thread::scope(|scope| {
+        for n in 0..4 {
+            scope.spawn(move || {
+                let name = format!("thread {n}");
+                for _ in 0..5 {
+                    pool.create_branch(&name).unwrap();
+                    pool.discard_branch(&name).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(pool.branches().unwrap(), []);
+}
+
+#[test]
 fn attributes_are_kept() {
     each(|_, pool| {
         pool.write("file", vec![1; 5000]).unwrap();

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 
 use libc::{gid_t, mode_t, size_t, ssize_t, uid_t};
-use library::{DirEntry, ReadDir};
+use library::{DirEntry, NamedTree, ReadDir};
 use posix::{Errno, check_set_xattr, times_to_set};
 
 use super::{PoolHandle, call, call_c, handle, path, to_stat};
@@ -44,6 +44,25 @@ fn copy_out(value: &[u8], to: *mut c_void, size: size_t) -> Result<usize, Errno>
             .copy_from_slice(value),
     }
     Ok(value.len())
+}
+
+/// The flag of `ks_branch_commit` by which the pool gets the state of the branch where both have
+/// changed.
+const KS_FORCE: c_int = 1;
+
+/// Reads the name of a snapshot or branch. `EINVAL` if it is no text.
+fn tree_name<'a>(name: *const c_char) -> Result<&'a str, Errno> {
+    str::from_utf8(memory::string(name)?).map_err(|_| Errno::INVAL)
+}
+
+/// Copies names, each with a byte 0 behind it, as [`copy_out`].
+fn copy_names(trees: &[NamedTree], list: *mut c_char, size: size_t) -> Result<usize, Errno> {
+    let mut names = Vec::new();
+    for tree in trees {
+        names.extend_from_slice(tree.name().as_bytes());
+        names.push(0);
+    }
+    copy_out(&names, list.cast(), size)
 }
 
 export_versioned! {
@@ -173,6 +192,54 @@ export_versioned! {
 
     fn ks_removexattr (pool: PoolHandle, at: *const c_char, name: *const c_char) -> c_int {
         call_c(|| (*pool).remove_xattr(path(at)?, path(name)?))
+    }
+
+    fn ks_snapshot_create (pool: PoolHandle, name: *const c_char) -> c_int {
+        call_c(|| (*pool).create_snapshot(tree_name(name)?))
+    }
+
+    fn ks_snapshot_delete (pool: PoolHandle, name: *const c_char) -> c_int {
+        call_c(|| (*pool).delete_snapshot(tree_name(name)?))
+    }
+
+    fn ks_snapshot_list (pool: PoolHandle, list: *mut c_char, size: size_t) -> ssize_t {
+        call_c(|| Ok(copy_names(&(*pool).snapshots()?, list, size)?))
+    }
+
+    fn ks_branch_create (pool: PoolHandle, name: *const c_char) -> c_int {
+        call_c(|| (*pool).create_branch(tree_name(name)?))
+    }
+
+    fn ks_branch_commit (
+        pool: PoolHandle, name: *const c_char, flags: c_int, paths: *mut c_char, size: size_t
+    ) -> ssize_t {
+        call_c(|| {
+            if flags & !KS_FORCE != 0 {
+                return Err(Errno::INVAL.into());
+            }
+            let done = (*pool).commit_branch(tree_name(name)?, flags & KS_FORCE != 0)?;
+            let mut list = Vec::new();
+            if !done.is_done() {
+                for path in done.conflicts() {
+                    list.extend_from_slice(path.as_os_str().as_bytes());
+                    list.push(0);
+                }
+            }
+            // Nothing has changed, so that what does not fit is no error.
+            let fits = list.len().min(size);
+            if fits > 0 {
+                copy_out(&list[..fits], paths.cast(), fits)?;
+            }
+            Ok(list.len())
+        })
+    }
+
+    fn ks_branch_discard (pool: PoolHandle, name: *const c_char) -> c_int {
+        call_c(|| (*pool).discard_branch(tree_name(name)?))
+    }
+
+    fn ks_branch_list (pool: PoolHandle, list: *mut c_char, size: size_t) -> ssize_t {
+        call_c(|| Ok(copy_names(&(*pool).branches()?, list, size)?))
     }
 
     fn ks_opendir (pool: PoolHandle, at: *const c_char) -> *mut OpenDir {

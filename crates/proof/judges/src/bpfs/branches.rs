@@ -1,5 +1,5 @@
-//! Commands on branches of a BPFS pool: crashes while a branch is made, committed or discarded, in
-//! each mode of durability.
+//! Commands on trees of a BPFS pool: crashes while a branch is made, committed or discarded, and
+//! while a directory is cloned, in each mode of durability.
 //!
 //! A command consists of many operations, each of which other workloads explore. Here the pool and
 //! its branches are judged as a whole: after a crash, the tree of the pool is the old one or the
@@ -22,7 +22,7 @@ use pool::{DurabilityMode, MountOptions, TreeSource, base_of_branch};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use vfs::script::{Driver, parse};
 use vfs::tree::tree;
-use vfs::{Errno, FileSystem, ROOT, RenameFlags, Timestamp, remove_tree};
+use vfs::{Errno, FileSystem, Ino, ROOT, RenameFlags, Timestamp, clone_tree, remove_tree};
 
 /// The name of the branch.
 const NAME: &str = "b";
@@ -36,7 +36,7 @@ type Pool<'m, M> = bpfs::Bpfs<Sited<&'m M>>;
 /// The state of a pool: digests of its tree, and of the branch if that is finished.
 pub type Found = (String, Option<String>);
 
-/// The tree of the pool.
+/// A part of the tree of the pool.
 const POOL: &str = "mkdir /d; create /a; write /a 0 5000; create /d/b; write /d/b 0 100; symlink /l 30; \
     setxattr /a user.x 10; setxattr /d user.y 10; link /a /d/a; create /s; write /s 0 9000; mkdir /d/e; chmod /d 711";
 
@@ -149,34 +149,65 @@ struct BranchCommand {
     name: &'static str,
     has_branch: bool,
     run: fn(&Pool<'_, Recorded>, &Recorded) -> Result<(), String>,
-    /// Returns what the pool is afterwards, from its own digest and that of the branch.
-    done: fn(String, String) -> Found,
+    /// Returns what the pool is afterwards, from its own digest and that of the branch; and from
+    /// its bytes.
+    done: fn(String, String, &[u8]) -> Result<Found, String>,
 }
 
-const COMMANDS: [BranchCommand; 3] = [
+const COMMANDS: [BranchCommand; 4] = [
     BranchCommand {
         name: "create a branch",
         has_branch: false,
         run: |pool, _| create(pool).map_err(text),
-        done: |pool, _| (pool.clone(), Some(pool)),
+        done: |pool, _, _| Ok((pool.clone(), Some(pool))),
     },
     BranchCommand {
         name: "commit a branch",
         has_branch: true,
         run: |pool, _| pool.commit_branch(NAME, &base_of_branch(NAME)).map_err(text),
-        done: |_, branch| (branch, None),
+        done: |_, branch, _| Ok((branch, None)),
     },
     BranchCommand {
         name: "discard a branch",
         has_branch: true,
         run: discard,
-        done: |pool, _| (pool, None),
+        done: |pool, _, _| Ok((pool, None)),
+    },
+    BranchCommand {
+        name: "clone a directory",
+        has_branch: false,
+        run: |pool, _| {
+            let to = (ROOT, &b"copy"[..]);
+            pool.copy_tree(&TreeSource::Dir(wide(pool)?), to).map(drop).map_err(text)
+        },
+        done: |_, _, bytes| {
+            // By ordinary calls.
+            let image = CrashImage::of(bytes.to_vec());
+            let pool = mount(&image, DurabilityMode::default())?;
+            let from = wide(&pool)?;
+            clone_tree(&pool, from, (ROOT, b"copy"), 1, &mut |_| true).map_err(text)?;
+            Ok((digest(&pool)?, None))
+        },
     },
 ];
 
+/// Returns the directory that is cloned.
+fn wide(fs: &dyn FileSystem) -> Result<Ino, String> {
+    Ok(fs.peek(ROOT, b"w").map_err(text)?.ino)
+}
+
+/// Returns the operations that make the pool. The directory `w` has more inodes than there are
+/// slots left, and two blocks of entries.
+fn ops_of_pool() -> String {
+    let files: String = (0..33).map(|i| format!("create /w/{i:0100}; ")).collect();
+    format!(
+        "{POOL}; mkdir /w; link /a /w/a; link /s /w/s; link /s /w/again; symlink /w/l 20; {files} mkdir /w/d"
+    )
+}
+
 /// Returns the pool before a command.
 fn pool_before(has_branch: bool) -> Result<Vec<u8>, String> {
-    let ops = parse(POOL).map_err(text)?;
+    let ops = parse(&ops_of_pool()).map_err(text)?;
     let base = Base::build(&Bpfs, "branches", POOL_BYTES, ops)?;
     if !has_branch {
         return Ok(base.bytes);
@@ -247,7 +278,7 @@ pub fn command_runs() -> Result<Vec<CommandRun<Found>>, String> {
                 pool.sync().map_err(text)
             })?;
             let (pool, branch) = before.clone();
-            let done = done(pool, branch.unwrap_or_default());
+            let done = done(pool, branch.unwrap_or_default(), &bytes)?;
             runs.push(CommandRun {
                 name: format!("{name}, {mode}"),
                 bytes,

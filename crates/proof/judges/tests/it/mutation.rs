@@ -245,6 +245,32 @@ fn planted_bugs_are_found() {
     assert_eq!(unexplained, 0, "mutants survive and are not explained");
 }
 
+/// A copy of a tree has no flush and no fence of its own: its bugs are in its stores, and in the
+/// commit of its name.
+#[test]
+fn planted_bugs_in_copies_of_trees_are_found() {
+    prepare_process();
+    let crates = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    // Other workloads have the other bugs in a commit of a name.
+    let is_fence = |m: &Mutant| m.bug == DropFence && m.site.contains("src/dir.rs:");
+    let is_of_copies = |m: &Mutant| m.site.contains("src/copy_tree.rs:") || is_fence(m);
+    let (mut killed, mut unexplained) = (0, 0);
+    for run in branches::command_runs().unwrap() {
+        if !run.name.starts_with("clone") {
+            continue;
+        }
+        for (m, fate) in command_mutants(&run, &is_of_copies) {
+            let (bug, site) = (m.bug, label(crates, &m.site));
+            let why = explanation(&m, &site);
+            println!("{}: {bug:?} at {site}\n    {fate:?} {why:?}", run.name);
+            killed += u32::from(matches!(fate, Fate::Killed { .. }));
+            unexplained += u32::from(matches!(fate, Fate::Survived) && why.is_none());
+        }
+    }
+    assert_eq!(unexplained, 0, "mutants survive and are not explained");
+    assert!(killed > 10, "{killed}");
+}
+
 /// Flushes and fences that get no bugs here, and the reasons.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("check.rs check:", "repairing a damaged pool is not the business of crashes"),

@@ -155,6 +155,11 @@ fn the_c_interface_has_names_and_attributes() {
 }
 
 #[test]
+fn the_c_interface_has_snapshots_and_branches() {
+    uses_the_c_interface(&Sandbox::formatted_as("bpfs"), "trees");
+}
+
+#[test]
 fn the_c_interface_maps_files_and_makes_pools() {
     for layout in ["bpfs", "scmfs"] {
         uses_the_c_interface(&Sandbox::formatted_as(layout), "mapping");

@@ -6,9 +6,8 @@
 //! ([`Engine::content_id`]), so that no data is read. A file that was written with the same bytes
 //! has changed.
 
+use pool::Engine;
 use std::collections::BTreeMap;
-
-use ::pool::Engine;
 use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
 
 /// A path from the root, which is empty.
