@@ -80,9 +80,9 @@ pub fn parse(file: &[u8], len: Option<u64>) -> Result<Trace, String> {
     Ok(import.trace)
 }
 
-/// The place of an access in the program.
+/// The place of an access in the program: the address of the instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Place {
+struct AccessSite {
     pc: u64,
     in_kernel: bool,
 }
@@ -92,15 +92,15 @@ enum TraceEntry {
         addr: u64,
         bytes: Vec<u8>,
         past_cache: bool,
-        at: Place,
+        at: AccessSite,
     },
     Fence {
-        at: Place,
+        at: AccessSite,
     },
     Flush {
         instruction: String,
         addr: u64,
-        at: Place,
+        at: AccessSite,
     },
     /// A load, or a store of no bytes.
     Nothing,
@@ -198,7 +198,7 @@ impl<R: Read> Entries<R> {
         String::from_utf8(bytes).map_err(|_| invalid("a word is not UTF-8".to_owned()))
     }
 
-    fn place(&mut self) -> io::Result<Place> {
+    fn place(&mut self) -> io::Result<AccessSite> {
         let (pc, in_kernel) = (self.integer()?, self.flag()?);
         let calls = self.integer()?;
         if calls > STACK_MAX {
@@ -207,7 +207,7 @@ impl<R: Read> Entries<R> {
         for _ in 0..calls {
             self.integer()?;
         }
-        Ok(Place { pc, in_kernel })
+        Ok(AccessSite { pc, in_kernel })
     }
 }
 
@@ -218,7 +218,7 @@ fn invalid(why: String) -> io::Error {
 /// A trace that grows.
 struct Import {
     trace: Trace,
-    sites: HashMap<Option<Place>, SiteId>,
+    sites: HashMap<Option<AccessSite>, SiteId>,
     /// The end of the highest store.
     end: u64,
     /// The number of the operation, or of the next one.
@@ -280,17 +280,17 @@ impl Import {
         self.is_in_op = false;
     }
 
-    fn push(&mut self, action: Action, at: Option<Place>) {
+    fn push(&mut self, action: Action, at: Option<AccessSite>) {
         let site = self.site_at(at);
         self.trace.events.push(Event { thread: 0, site, action });
     }
 
-    fn site_at(&mut self, at: Option<Place>) -> SiteId {
+    fn site_at(&mut self, at: Option<AccessSite>) -> SiteId {
         let sites = &mut self.trace.sites;
         *self.sites.entry(at).or_insert_with(|| {
             sites.push(match at {
-                Some(Place { pc, in_kernel: true }) => format!("kernel+{pc:#x}"),
-                Some(Place { pc, in_kernel: false }) => format!("user+{pc:#x}"),
+                Some(AccessSite { pc, in_kernel: true }) => format!("kernel+{pc:#x}"),
+                Some(AccessSite { pc, in_kernel: false }) => format!("user+{pc:#x}"),
                 None => "-".to_owned(),
             });
             sites.len() as SiteId - 1

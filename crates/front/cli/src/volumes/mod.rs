@@ -27,7 +27,7 @@ use tiny_http::{Header, Method, Request, Response, Server};
 use crate::background::notify_ready;
 use crate::output;
 use protocol::answer;
-use store::Store;
+use store::VolumeStore;
 
 /// Requests that are answered at once.
 const THREADS: usize = 4;
@@ -42,7 +42,7 @@ pub struct VolumesArgs {
     /// Directory of the volumes. It is created, for its user alone.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/keepstone/volumes")]
     pub dir: PathBuf,
-    /// Socket on which Docker finds the plugin. Its name is the name of the driver.
+    /// PluginSocket on which Docker finds the plugin. Its name is the name of the driver.
     #[arg(long, value_name = "FILE", default_value = "/run/docker/plugins/keepstone.sock")]
     pub socket: PathBuf,
     /// Directory of pools in memory, of volumes with the option `save`. It is created, for its user
@@ -53,8 +53,8 @@ pub struct VolumesArgs {
 
 pub fn run(args: &VolumesArgs, json: bool) -> Result<ExitCode> {
     let signals = StopSignals::block()?;
-    let store = Arc::new(Store::open(&args.dir, &args.memory)?);
-    let socket = Socket::open(&args.socket)?;
+    let store = Arc::new(VolumeStore::open(&args.dir, &args.memory)?);
+    let socket = PluginSocket::open(&args.socket)?;
     let listener = socket.listener.try_clone()?;
     let server = Server::from_listener(listener, None).map_err(anyhow::Error::from_boxed);
     let server = Arc::new(server?);
@@ -80,14 +80,14 @@ pub fn run(args: &VolumesArgs, json: bool) -> Result<ExitCode> {
 }
 
 /// Answers a request. Its sender is gone if that fails.
-fn serve(mut request: Request, store: &Store) {
+fn serve(mut request: Request, store: &VolumeStore) {
     let (status, value) = answer_to(&mut request, store);
     let kind = Header::from_bytes("Content-Type", CONTENT_TYPE).expect("it is a header");
     let response = Response::from_string(value.to_string()).with_header(kind);
     let _ = request.respond(response.with_status_code(status));
 }
 
-fn answer_to(request: &mut Request, store: &Store) -> (u16, Value) {
+fn answer_to(request: &mut Request, store: &VolumeStore) -> (u16, Value) {
     let error = |why: String| serde_json::json!({ "Err": why });
     if *request.method() != Method::Post {
         return (405, error("requests are by POST".to_owned()));
@@ -111,12 +111,12 @@ fn answer_to(request: &mut Request, store: &Store) -> (u16, Value) {
 }
 
 /// The socket, which is removed at the end.
-struct Socket {
+struct PluginSocket {
     listener: UnixListener,
     path: PathBuf,
 }
 
-impl Socket {
+impl PluginSocket {
     /// Opens the socket. One that another process has left is replaced.
     fn open(path: &Path) -> Result<Self> {
         let no_socket = || format!("{}: cannot open the socket", path.display());
@@ -141,7 +141,7 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
+impl Drop for PluginSocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }

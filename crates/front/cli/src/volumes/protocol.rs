@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::store::{Store, VolumeInfo};
+use super::store::{VolumeInfo, VolumeStore};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -33,7 +33,7 @@ struct Use {
 }
 
 /// Answers a request; `None` if there is no such request.
-pub fn answer(path: &str, body: &[u8], store: &Store) -> Result<Option<Value>> {
+pub fn answer(path: &str, body: &[u8], store: &VolumeStore) -> Result<Option<Value>> {
     let done = || json!({ "Err": "" });
     Ok(Some(match path {
         "/Plugin.Activate" => json!({ "Implements": ["VolumeDriver"] }),

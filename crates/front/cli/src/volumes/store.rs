@@ -81,7 +81,7 @@ impl VolumeOptions {
 
 /// The record of a volume.
 #[derive(Debug, Serialize, Deserialize)]
-struct Record {
+struct VolumeRecord {
     options: VolumeOptions,
     /// The IDs of those that have asked for a mount.
     users: BTreeSet<String>,
@@ -98,7 +98,7 @@ pub struct VolumeInfo {
 }
 
 /// The volumes of a directory.
-pub struct Store {
+pub struct VolumeStore {
     dir: PathBuf,
     memory: PathBuf,
     /// Locks of the volumes that are in use or were.
@@ -107,7 +107,7 @@ pub struct Store {
     _alone: File,
 }
 
-impl Store {
+impl VolumeStore {
     /// Opens the directories, which are made if they do not exist.
     pub fn open(dir: &Path, memory: &Path) -> Result<Self> {
         let [dir, memory] = [dir, memory].map(private_dir);
@@ -160,7 +160,7 @@ impl Store {
             words.extend(options.words());
             keepstone(&words)?;
         }
-        write_record(new, &Record { options, users: BTreeSet::new() })
+        write_record(new, &VolumeRecord { options, users: BTreeSet::new() })
     }
 
     /// Removes a volume that is not in use, with its content.
@@ -267,7 +267,7 @@ impl Store {
     }
 
     /// Returns the record of a volume that must exist.
-    fn found(&self, name: &str) -> Result<Record> {
+    fn found(&self, name: &str) -> Result<VolumeRecord> {
         read_record(&self.dir.join(name))?.with_context(|| format!("there is no volume {name}"))
     }
 
@@ -319,7 +319,7 @@ fn is_mounted(place: &Path) -> Result<bool> {
 }
 
 /// Returns the record of a volume; `None` if there is no such volume.
-fn read_record(place: &Path) -> Result<Option<Record>> {
+fn read_record(place: &Path) -> Result<Option<VolumeRecord>> {
     let path = place.join("volume.json");
     match fs::read(&path) {
         Err(err) if err.kind() == ErrorKind::NotFound => Ok(None),
@@ -331,7 +331,7 @@ fn read_record(place: &Path) -> Result<Option<Record>> {
 }
 
 /// Replaces the record of a volume, whole and durably.
-fn write_record(place: &Path, record: &Record) -> Result<()> {
+fn write_record(place: &Path, record: &VolumeRecord) -> Result<()> {
     let (path, new) = (place.join("volume.json"), place.join("volume.json.new"));
     let write = || -> Result<()> {
         let mut file = File::create(&new)?;
