@@ -94,9 +94,9 @@ if "trees" in parts:
     print()
     print("## By the number of files")
     print()
-    print("Time in ms of one call of the C interface (`ks_snapshot_create`, …), in a process that has the pool open.")
-    print("The last columns are a removal of the clone by `ks_unlink` for each file, and `cp -a` and `rm -r` of the same")
-    print("tree on tmpfs.")
+    print("Time in ms of one call of the C interface (`ks_snapshot_create`, …), in a process that has the pool")
+    print("open. The last columns are a removal of the clone by `ks_unlink` for each file, and `cp -a` and")
+    print("`rm -r` of the same tree on tmpfs.")
     table("files", "snapshot", "delete it", "branch", "discard it", "clone", "remove it", "`cp -a`", "`rm -r`")
     for count in map(int, counts.split()):
         made(f"{max(256, count * 12 // 1000)}M")
@@ -180,8 +180,8 @@ if "overwrite" in parts:
     made("2G")
     [[plain, first, others, again, snapshot]] = program("overwrite", pool)
     print()
-    print("Time in ns of a write of 4 KiB over each block of a file of 512 MiB. The first write in each 2 MiB of a clone")
-    print("copies the block of pointers, too.")
+    print("Time in ns of a write of 4 KiB over each block of a file of 512 MiB. The first write in each 2 MiB")
+    print("of a clone copies the block of pointers, too.")
     table("write", "ns", "of plain")
     for name, ns in [("plain", plain), ("in a clone: first in its 2 MiB", first), ("in a clone: first of its block", others),
                      ("in a clone: second of its block", again), ("in the pool, after a snapshot: all blocks once", snapshot)]:
@@ -192,8 +192,8 @@ if "background" in parts:
     print("## Removal in the background")
     made("4G")
     print()
-    print("Time in ns of a write of 4 KiB over what a file has, alone and while another thread removes a snapshot or a")
-    print("branch of 200,000 files.")
+    print("Time in ns of a write of 4 KiB over what a file has, alone and while another thread removes a")
+    print("snapshot or a branch of 200,000 files.")
     table("removed", "alone", "meanwhile", "ratio", "the removal, ms")
     for name, (alone, beside, ms) in zip(["snapshot", "branch"], program("background", pool)):
         row(name, f"{alone:.0f}", f"{beside:.0f}", f"{beside / alone:.2f}", shown(ms))
@@ -234,8 +234,8 @@ if "thin" in parts:
         return (space.f_blocks - space.f_bfree) * space.f_frsize / 2**20
 
     print()
-    print("MiB that the pool's file takes of tmpfs (`du`), and that the files in it hold (`df`), with 1 GiB in files of")
-    print("16 KiB, and 30 seconds after all of them, or every second one, were removed.")
+    print("MiB that the pool's file takes of tmpfs (`du`), and that the files in it hold (`df`), with 1 GiB")
+    print("in files of 16 KiB, and 30 seconds after every second one, or all of them, were removed.")
     table("state", "`du`", "`df`")
     row("empty", f"{used():.1f}", f"{held():.1f}")
     for i in range(65536):

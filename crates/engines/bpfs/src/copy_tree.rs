@@ -3,7 +3,7 @@
 //! which makes a branch.
 //!
 //! - copy_tree-Y1: nothing leads to the copy before the entry of its topmost directory is
-//!   committed ([`namespace`], copied-T1 to T3). If that fails, all of it becomes free, as a mount
+//!   committed ([`namespace`], copied-T1–T3). If that fails, all of it becomes free, as a mount
 //!   would find it.
 //! - copy_tree-Y2: each inode of a source that others may change is read, and its content shared,
 //!   under its exclusive lock (parents-P3). The blocks of a directory are read at one moment. Its

@@ -1,5 +1,5 @@
-//! `keepstone export`: a pool that is not in use, or a snapshot or an unused branch of any pool, as a
-//! tar archive.
+//! `keepstone export`: a pool that is not in use, or a snapshot or an unused branch of any pool, as
+//! a tar archive.
 //!
 //! The archive has the POSIX format (pax), with times in ns, extended attributes and ACLs as GNU
 //! tar stores them (`SCHILY.xattr.`), hard links, and holes as in version 1.0 of its sparse format.

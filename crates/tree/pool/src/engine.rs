@@ -136,10 +136,11 @@ pub trait Engine: FileSystem + MountEvents + Processes {
         Err(vfs::Errno::OPNOTSUPP)
     }
 
-    /// Makes a copy of a directory tree at a new name, in one step: it appears as a whole, or not at
-    /// all. It shares the contents of files with the source; all else is as [`vfs::clone_tree()`]
-    /// promises. The caller ensures that the name lies outside of a source in the pool. A copy of
-    /// a snapshot in the [directory of branches](Self::branches_dir) is a branch.
+    /// Makes a copy of a directory tree at a new name, in one step: it appears as a whole, or not
+    /// at all. It shares the contents of files with the source; all else is as
+    /// [`vfs::clone_tree()`] promises. The caller ensures that the name lies outside of a source in
+    /// the pool. A copy of a snapshot in the [directory of branches](Self::branches_dir) is a
+    /// branch.
     ///
     /// # Errors
     /// `ENOENT` if there is no such snapshot; `EOPNOTSUPP` if the engine cannot do it in one step;

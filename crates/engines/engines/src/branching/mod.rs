@@ -94,7 +94,8 @@ impl<'a> Branches<'a> {
         branches(self.fs.region())
     }
 
-    /// Makes a branch of the present state of the pool. If that fails, nothing of it stays.
+    /// Makes a branch of the present state of the pool (branching-B2). If that fails, nothing of it
+    /// stays.
     ///
     /// # Errors
     /// `EINVAL` if no branch can have this name, `EEXIST` if a branch or a snapshot has it; those
