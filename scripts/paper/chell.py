@@ -4,7 +4,7 @@ import json
 import os
 import re
 
-from page import bars, bench, duration, lines, origin, paragraph, script, table, write
+from page import bars, bench, change, duration, lines, origin, paragraph, script, table, write
 
 OURS, PEER = "keepstone", "kernel"
 PAGE = 4096
@@ -144,7 +144,7 @@ def tests(direct, cached, found, btree, parts):
     def pair(cases, case):
         times = cases[case]
         return (f"{duration(times[OURS])} and {duration(times[PEER])} "
-                f"({100 * (1 - times[OURS] / times[PEER]):.0f} % less)")
+                f"({change(times[OURS] / times[PEER])})")
 
     def mix(cases, order, reads, threads):
         return speedup(cases[f"xdd/{order}/{reads}% reads/{threads}"])
@@ -171,7 +171,7 @@ def tests(direct, cached, found, btree, parts):
          f"threads: {min(writes):.2f} to {max(writes):.2f} times",
          "tmpfs takes the lock of the file for a write, as PMFS"],
         ["Table 1: Berkeley DB", "27 160 operations a second on PMFS, 29 019 (6 % more)",
-         f"{100 * (btree['ratio'] - 1):.0f} % more",
+         change(btree["ratio"]),
          f"{btree['share']} % of the time is the kernel's without it, about 25 % in the paper"],
         ["7: xdd on the cache", "sequential writes 4.1, 9 and 5.6 times (1, 4, 16 threads), random "
          "reads 1.03, 1.19 and 1.74",
@@ -184,7 +184,7 @@ def tests(direct, cached, found, btree, parts):
          "(50 % less)", f"read {pair(cached, 'hit/pread/4K')}; write {pair(cached, 'hit/pwrite/4K')}",
          "writes here are durable in the pool when they return"],
         ["9: IOzone on the cache", "from 29 % (random read) to 103 % more (random write)",
-         f"{100 * (min(gains) - 1):.0f} % to {100 * (max(gains) - 1):.0f} % more",
+         f"{change(min(gains))} to {change(max(gains))}",
          "files of 64 and 16 MiB instead of 1 GB"],
         ["10: appends", "fallocate pays from 32 kB on", "below",
          "the cache here allocates nothing in the backing store: it writes back later"],
@@ -245,11 +245,11 @@ def page(directory, scale, command):
         "## Figure 9: IOzone on the cache\n", nine,
         "## Figure 10: appends\n", appends(cached),
         "## Figure 11: Berkeley DB on the cache\n",
-        paragraph("A B-tree, 35 % reads, each write a durable transaction; best of "
-                  f"{rounds} rounds. *pool* is a BPFS pool without a file system below."),
+        paragraph("A B-tree, 35 % reads, each write a durable transaction. Rounds: "
+                  f"{rounds}; the best counts. *pool* is a BPFS pool without a file system below."),
         programs("11", "Berkeley DB (Chell Figure 11)", found, BTREES),
         "## Figure 12: Filebench\n",
-        paragraph("64 MiB of files, 8 threads; best of the same rounds. Names end with the mean size "
+        paragraph("64 MiB of files, 8 threads; rounds as before. Names end with the mean size "
                   "of a file; `webserver` has 32 KiB."),
         programs("12", "Filebench (Chell Figure 12)", found, PERSONALITIES),
         "## Figure 13: parts of a call\n", thirteen,

@@ -48,9 +48,14 @@ def script(name, *args, **environment):
 def duration(ns):
     """Returns a time with its unit."""
     for unit, size in [("s", 1e9), ("ms", 1e6), ("µs", 1e3)]:
-        if ns >= size:
+        if ns >= size * 0.9995:
             return f"{ns / size:.3g} {unit}"
     return f"{ns:.3g} ns"
+
+
+def change(ratio):
+    """Returns a ratio as a difference: `5 % less`."""
+    return f"{abs(100 * (ratio - 1)):.0f} % {'more' if ratio > 1 else 'less'}"
 
 
 def remember_commit():

@@ -105,7 +105,7 @@ def page(directory, scale, command):
         "# PMAL: the paper and here\n",
         paragraph("Tables and figures of \"PMAL: Enabling Lightweight Adaptation of Legacy File "
                   "Systems on Persistent Memory Systems\" (Song et al., 2017), from measurements of "
-                  f"this run. Programs ran in {rounds} rounds, of which the best counts. *cache* is "
+                  f"this run. Rounds of programs: {rounds}; the best counts. *cache* is "
                   "`keepstone attach` over ext4 on the machine's disk, the counterpart of PMAL; *pool* "
                   "is BPFS without a file system below. Pools are in DRAM and not flushed."),
         table(["figure", "the paper", "here", "why"], figures(found, totals), 4),

@@ -119,7 +119,7 @@ def page(directory, scale, command):
         iozone("6", "IOzone, sequential: write, re-write, read, re-read", matrix, SEQUENTIAL),
         "## Figure 7: IOzone, random\n", iozone("7", "IOzone, random", matrix, RANDOM),
         "## Figure 9: threads\n",
-        paragraph("Records of 4 KiB at random places, by 1, 2 and 4 threads, each in its own file, or "
+        paragraph("Records of 4 KiB at random places, by 1 to 4 threads, each in its own file, or "
                   "all in one (`write-one`)."),
         threads(scaled, "9", ("read", "write", "write-one"), ""),
         "## Figure 10: threads, with mmap\n", threads(scaled, "10", ("read", "write"), ", mapped"),
