@@ -174,8 +174,9 @@ if ((failed)); then
         echo "-- $unit"
         journalctl -b -u "$unit" -o cat -n 15 --no-pager
     done
+    echo "-- blkid, and calls that filters of system calls have ended"
     blkid
-    cat /proc/partitions
+    dmesg | grep -a 'type=1326' | tail -n 3
 fi
 echo "boot $boot: checks-exit $failed"
 [ "$boot" = 2 ] || systemctl poweroff --no-block

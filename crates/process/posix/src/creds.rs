@@ -8,7 +8,7 @@
 
 use bitflags::bitflags;
 use mounts::Requester;
-use os::syscalls::syscall;
+use os::syscalls::{are_filtered, syscall};
 use rustix::fs::{Mode, OFlags};
 use vfs::acl::{ACL_ACCESS, Acl, Tag};
 use vfs::rules::{S_ISGID, S_ISUID, S_IXGRP};
@@ -85,10 +85,7 @@ impl FsId {
     /// `setfsuid` returns it at once. But a filter of system calls may end the process for that
     /// call: systemd has it in `@privileged`. Then `/proc` has the ID.
     fn current(self) -> Result<u32> {
-        let get = [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0];
-        // SAFETY: it changes nothing.
-        let is_filtered = unsafe { syscall(libc::SYS_prctl, get) }.is_ok_and(|mode| mode != 0);
-        if is_filtered {
+        if are_filtered() {
             return Ok(self.in_status().unwrap_or_else(|| self.effective()));
         }
         let number = match self {

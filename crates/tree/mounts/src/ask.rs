@@ -1,6 +1,6 @@
 //! Asking the kernel about single mounts (`statmount(2)`, `listmount(2)`, Linux 6.8): this takes a
 //! twentieth of the time to read the table. All functions return `None` if the kernel does not know
-//! the calls, or a sandbox forbids them.
+//! the calls, or a sandbox may forbid them.
 
 #![allow(unsafe_code)]
 
@@ -124,7 +124,9 @@ unsafe fn ask(
     // SAFETY: no preconditions.
     let has_vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } != 0;
     // SAFETY: the request is valid, and the caller answers for the rest.
-    has_vdso.then(|| unsafe { os::syscalls::syscall(call.into(), args) })?.ok()
+    (has_vdso && !os::syscalls::are_filtered())
+        .then(|| unsafe { os::syscalls::syscall(call.into(), args) })?
+        .ok()
 }
 
 /// The answer of `statmount`.

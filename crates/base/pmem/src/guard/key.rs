@@ -34,6 +34,10 @@ pub(super) struct Keyed {
 fn key() -> Result<u32, Errno> {
     static KEY: OnceLock<Result<u32, Errno>> = OnceLock::new();
     *KEY.get_or_init(|| {
+        // systemd's `@system-service` does not have the call.
+        if os::syscalls::are_filtered() {
+            return Err(Errno::PERM);
+        }
         // SAFETY: allocates a key and denies it to this thread; no memory is concerned.
         match unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, DENIED) } {
             -1 => {

@@ -15,7 +15,7 @@ use crate::common::Sandbox;
 
 /// Calls that Debian's hardened units do not allow (`~@privileged @resources`, and groups outside
 /// `@system-service`), as far as a shell does not make them itself.
-const FORBIDDEN: [c_long; 37] = [
+const FORBIDDEN: [c_long; 40] = [
     libc::SYS_setfsuid,
     libc::SYS_setfsgid,
     libc::SYS_setuid,
@@ -52,7 +52,11 @@ const FORBIDDEN: [c_long; 37] = [
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_kcmp,
-    libc::SYS_userfaultfd,
+    // statmount, listmount
+    457,
+    458,
+    libc::SYS_pkey_alloc,
+    libc::SYS_pkey_mprotect,
 ];
 
 /// Lets each of these calls end the process, by `SIGSYS`.
