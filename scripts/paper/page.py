@@ -91,11 +91,21 @@ def paragraph(text):
     return "\n".join([*lines, line]) + "\n"
 
 
+# The load before the first page: other programs of the machine.
+LOAD = os.getloadavg()[0]
+
+
+def load():
+    """Returns a paragraph about other programs that ran during the measurements."""
+    priority = f"; this had priority (`nice -n {os.nice(0)}`)" if os.nice(0) else ""
+    return paragraph(f"Load {LOAD:.0f} on {os.cpu_count()} processors at the start{priority}.")
+
+
 def write(name, parts):
-    """Writes a page of these parts."""
+    """Writes a page of these parts: its origin, title, first paragraph, and others."""
     os.makedirs(DIR, exist_ok=True)
     with open(os.path.join(DIR, name), "w") as page:
-        page.write("\n".join(parts))
+        page.write("\n".join([*parts[:3], load(), *parts[3:]]))
     print(f"docs/papers/{name}")
 
 

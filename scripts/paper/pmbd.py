@@ -218,8 +218,8 @@ def page(directory, scale, command):
         "## Figure 3: page protection\n", parts["3"],
         "## Figure 5: one buffer\n", parts["5"],
         "## Figure 6: several buffers\n",
-        paragraph("Both have 16 MiB in all. The paper deals writes out in turn; here runs of 64 "
-                  "pages share a buffer, so that pages in order stay together."),
+        paragraph("Both have 16 MiB in all. The paper distributes writes round-robin; here runs of "
+                  "64 pages share a buffer, so that pages in order stay together."),
         parts["6"],
         "## Figures 8 and 11: private mappings\n",
         paragraph("*default* is protection keys if the processor has them, else chunks of 2 MiB "
@@ -232,8 +232,8 @@ def page(directory, scale, command):
         parts["9"],
         "## Table II: workloads\n",
         paragraph(f"The fastest of {amounts.rounds} rounds, on ext4 on the device with `window`, `nt` and barriers. Times "
-                  "include writing back what is in the page cache, and begin with none of the "
-                  "device's pages in it. SPECsfs, TPC-H, TPC-C, glimpse and the signatures of "
+                  "include writing back what is in the page cache, which has no page of the "
+                  "device when they begin. SPECsfs, TPC-H, TPC-C, glimpse and the signatures of "
                   "clamav are not in Debian, so similar loads take their places."),
         table_2(found, inputs, PMBD.name),
         "## Figure 10: schemes without barriers\n",
