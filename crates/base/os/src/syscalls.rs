@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
+use rustix::thread::SecureComputingMode;
 use std::ffi::c_long;
 
 /// Makes one system call. Arguments that it does not need are ignored.
@@ -33,9 +34,8 @@ pub unsafe fn syscall(number: c_long, args: [usize; 5]) -> Result<usize, Errno> 
 /// Whether the calling thread has a filter of system calls (seccomp). The filters of systemd's units
 /// end a process for calls that they do not list, so a call that can be done without is left out.
 pub fn are_filtered() -> bool {
-    let get = [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0];
-    // SAFETY: it changes nothing.
-    unsafe { syscall(libc::SYS_prctl, get) }.is_ok_and(|mode| mode != 0)
+    let mode = rustix::thread::secure_computing_mode();
+    mode.is_ok_and(|mode| mode != SecureComputingMode::Disabled)
 }
 
 /// Makes the call `number` fail with `EPERM` in the calling thread, and in threads and processes
