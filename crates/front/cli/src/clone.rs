@@ -1,8 +1,8 @@
 //! `keepstone clone`
 //!
 //! The command joins the processes that use the pool, as a program under `keepstone run` does, and
-//! clones by the engine's own calls ([`::pool::clone_tree`]). The kernel passes no request to clone
-//! on to a FUSE server.
+//! clones by the engine's own calls ([`pool::clone_tree`](::pool::clone_tree)). The kernel passes
+//! no request to clone on to a FUSE server.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;

@@ -203,7 +203,7 @@ fn a_copy_without_space_leaves_nothing() {
 fn a_thin_pool_makes_room_for_a_copy() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let options = pmem::OpenOptions { sparse: true, ..flushed(false) };
-    let region = options.create(&dir.path().join("pool"), 64 << 20).unwrap();
+    let region = options.create(dir.path().join("pool"), 64 << 20).unwrap();
     let format = FormatOptions { is_thin: true, ..FormatOptions::default() };
     bpfs::format(&region, &format).unwrap();
     let fs = Bpfs::mount(region, &self::options()).unwrap();
