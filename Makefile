@@ -54,7 +54,7 @@ SCMFS_BENCH ?=
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs paper install uninstall deb rpm wheel book campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
+.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs paper install uninstall deb rpm wheel book campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests foreign-bugs torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -288,6 +288,10 @@ vm-test: build ## boot a virtual machine from a served block device, and kill bo
 
 foreign-tests: build ## the test suites of git, coreutils and CPython on tmpfs and under `keepstone run` (nightly: hours)
 	scripts/test/foreign.sh
+
+foreign-bugs: build ## patterns of bugs in other software on persistent memory: found or not (two minutes)
+	scripts/lib/packages.sh gcc libc6-dev
+	scripts/test/foreign-bugs/run.sh
 
 torture: build ## kill the mount's server under databases, commits and builds (two minutes)
 	scripts/test/torture.sh

@@ -2,13 +2,13 @@
 //! (PMBD, Figures 3, 8, 9 and 11).
 //!
 //! Every contender has a file of its own, filled before it is measured, so that all page tables are
-//! as after some use. More requests in flight than threads would change nothing here: a device
-//! serves a request in the thread that calls it.
+//! as after some use. A device serves a request in the thread that calls it, so the paper's queue
+//! depth of 32 is 32 threads here.
 
 use crate::engine::size;
 use crate::raw;
 use crate::rounds::{Case, Contender, Outcome, Plan};
-use crate::workload::{Buffer, FILE_BYTES, by_two};
+use crate::workload::{Buffer, FILE_BYTES, by_threads};
 use anyhow::{Context as _, Result};
 use pmbd::{BlockDevice, Buffering, Durability, Options, Protection, Scheme};
 use pmem::{Access, OpenOptions};
@@ -29,6 +29,8 @@ struct Device {
     device: Arc<dyn BlockDevice>,
     /// Requests between two barriers of a writer; 0: no barriers.
     barrier_every: u64,
+    /// Whether a round ends with a barrier, so that it includes what write buffers still hold.
+    ends_with_barrier: bool,
     /// The number of sequential requests so far.
     next: AtomicU64,
 }
@@ -54,7 +56,9 @@ impl Device {
             device.write(off % FILE_BYTES, data.get(), Durability::AtBarrier)?;
         }
         let barrier_every = if options.scheme == Scheme::Wb { BARRIER_EVERY } else { 0 };
-        Ok(Self { name: name.to_owned(), device, barrier_every, next: AtomicU64::new(0) })
+        let ends_with_barrier = options.buffering.is_some();
+        let (name, next) = (name.to_owned(), AtomicU64::new(0));
+        Ok(Self { name, device, barrier_every, ends_with_barrier, next })
     }
 
     /// Chooses the place of the next request of `len` bytes, a multiple of `len`. Sequential
@@ -94,20 +98,24 @@ impl Device {
     fn contender(&self, load: Load) -> Contender<'_> {
         let Load { write, len, pattern, threads } = load;
         let mut seed = 0;
-        let buffers = [(); 2].map(|()| Mutex::new(Buffer::new(len)));
+        let buffers: Vec<_> = (0..threads).map(|_| Mutex::new(Buffer::new(len))).collect();
         Contender::new(&self.name, move |ops| {
-            seed += 2;
-            let work = |i: usize, ops: u64| {
-                let mut buffer = buffers[i].lock().expect("no worker panics");
+            seed += threads;
+            let work = |i: u64, ops: u64| {
+                let mut buffer = buffers[i as usize].lock().expect("no worker panics");
                 match write {
-                    true => self.write_some(pattern, seed + i as u64, buffer.get(), ops),
-                    false => self.read_some(pattern, seed + i as u64, buffer.get_mut(), ops),
+                    true => self.write_some(pattern, seed + i, buffer.get(), ops),
+                    false => self.read_some(pattern, seed + i, buffer.get_mut(), ops),
                 }
             };
             match threads {
-                1 => work(0, ops),
-                _ => by_two(|i| work(i, ops / 2)),
+                1 => work(0, ops)?,
+                _ => by_threads(threads, |i| work(i, ops.div_ceil(threads)))?,
             }
+            if write && self.ends_with_barrier {
+                self.device.barrier().map_err(failed)?;
+            }
+            Ok(())
         })
     }
 }
@@ -123,7 +131,7 @@ struct Load {
     write: bool,
     len: usize,
     pattern: Pattern,
-    threads: usize,
+    threads: u64,
 }
 
 impl Load {
@@ -146,7 +154,7 @@ impl Load {
         [true, false].into_iter().flat_map(|write| {
             [4 << 10, 256 << 10].into_iter().flat_map(move |len| {
                 [Pattern::Sequential, Pattern::Random].into_iter().flat_map(move |pattern| {
-                    [1, 2].map(|threads| Self { write, len, pattern, threads })
+                    [1, 2, 32].map(|threads| Self { write, len, pattern, threads })
                 })
             })
         })
@@ -205,11 +213,10 @@ fn protections(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<(
     Ok(())
 }
 
-/// Measures page protection with the paper's optimisations (Figures 5 and 6). The last writes of a
-/// round stay in the buffers, so a round has to be long enough to fill them many times.
+/// Measures page protection with the paper's optimisations (Figures 5 and 6): 16 MiB of buffers.
 fn buffers(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
     let options = Options { protection: Protection::Pages, ..Options::default() };
-    let one = Buffering { buffers: 1, bytes: 1 << 20, ..Buffering::default() };
+    let one = Buffering { buffers: 1, ..Buffering::default() };
     let of = |name: &str, buffering| Device::new(dir, name, Options { buffering, ..options });
     let devices = [
         of("pages, 16 buffers", Some(Buffering { buffers: 16, ..one }))?,

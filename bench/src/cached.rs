@@ -16,7 +16,8 @@ use crate::fuse::{Programs, Servers};
 use crate::report::Section;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::whole;
-use crate::workload::{Buffer, by_threads};
+use crate::workload::Buffer;
+use crate::xdd::{self, Pattern, Place};
 use anyhow::Result;
 use pmem::{Medium as _, Region};
 use rng::Rng;
@@ -86,34 +87,6 @@ const BARE: Calls = Calls {
     },
 };
 
-/// A contender: its name, its calls, and the file that it writes to.
-type Place = (&'static str, Calls, PathBuf);
-
-/// The order of the places of calls, by the names of IOzone.
-#[derive(Clone, Copy)]
-enum Pattern {
-    Random,
-    Sequential,
-    Backward,
-    /// Every seventeenth place.
-    Strided,
-    /// The same place each time.
-    Same,
-}
-
-impl Pattern {
-    /// Returns the `i`th place of `places`.
-    fn place(self, i: u64, places: u64, rng: &mut Rng) -> u64 {
-        match self {
-            Self::Random => rng.below_fast(places),
-            Self::Sequential => i % places,
-            Self::Backward => places - 1 - i % places,
-            Self::Strided => i * 17 % places,
-            Self::Same => 0,
-        }
-    }
-}
-
 /// Measures in a program under `keepstone run`: `mount` is the cache, `plain` a directory of the
 /// peer.
 fn inside(plan: &Plan, mount: &Path, plain: &Path) -> Result<Vec<Outcome>> {
@@ -161,7 +134,10 @@ fn inside(plan: &Plan, mount: &Path, plain: &Path) -> Result<Vec<Outcome>> {
         in_small_pieces(path)?;
     }
     writes(plan, &written, &mut outcomes)?;
-    mixes(plan, &written, &mut outcomes)?;
+    let [subject, kernel, _, bare] = written.each_ref();
+    for case in xdd::mixes(&[subject, kernel, bare], WRITTEN, PEER, gain)? {
+        plan.run(case, &mut outcomes)?;
+    }
     appends(plan, &written[..3], &mut outcomes)?;
     Ok(outcomes)
 }
@@ -209,61 +185,15 @@ fn writes(plan: &Plan, places: &[Place], outcomes: &mut Vec<Outcome>) -> Result<
     Ok(())
 }
 
-/// Measures xdd's mixes (Figure 7): threads in one file, and a percentage of their calls are reads.
-fn mixes(plan: &Plan, places: &[Place], outcomes: &mut Vec<Outcome>) -> Result<()> {
-    for (order, pattern) in [("random", Pattern::Random), ("sequential", Pattern::Sequential)] {
-        for reads in [100, 50, 1] {
-            for threads in [1, 4, 16] {
-                let target = match (pattern, reads, threads) {
-                    (Pattern::Random, 100, 4) => Some(1.19),
-                    (Pattern::Sequential, 1, 1) => Some(4.1),
-                    (Pattern::Sequential, 1, 4) => Some(9.0),
-                    (Pattern::Sequential, 1, 16) => Some(5.6),
-                    _ => None,
-                };
-                let name = format!("xdd/{order}/{reads}% reads/{threads}");
-                let mut case =
-                    Case::new(name, "4 KiB, by so many threads").bytes(4096).target(PEER, target);
-                for (name, calls, path) in places.iter().filter(|(of, ..)| *of != THROUGH_MOUNT) {
-                    case = case.with(mixed(name, *calls, path, (pattern, reads), threads)?);
-                }
-                plan.run(case, outcomes)?;
-            }
-        }
+/// Returns the paper's gain in one of xdd's mixes (Figure 7), if its text has one.
+fn gain(order: Pattern, reads: u64, threads: u64) -> Option<f64> {
+    match (order, reads, threads) {
+        (Pattern::Random, 100, 4) => Some(1.19),
+        (Pattern::Sequential, 1, 1) => Some(4.1),
+        (Pattern::Sequential, 1, 4) => Some(9.0),
+        (Pattern::Sequential, 1, 16) => Some(5.6),
+        _ => None,
     }
-    Ok(())
-}
-
-/// Returns a contender whose threads read and write a file. In order, each starts at a place of its
-/// own.
-fn mixed(
-    name: &'static str,
-    calls: Calls,
-    path: &Path,
-    (pattern, reads): (Pattern, u64),
-    threads: u64,
-) -> Result<Contender<'static>> {
-    const LEN: usize = 4096;
-    let file = open(name, path)?;
-    let (places, mut done) = ((WRITTEN / LEN) as u64, 0);
-    Ok(Contender::new(name, move |ops| {
-        let each = ops.div_ceil(threads);
-        let begun = done;
-        done += each;
-        by_threads(threads, |thread| {
-            let (mut buf, mut rng) = (Buffer::new(LEN), Rng::new(begun * threads + thread + 1));
-            for i in begun..begun + each {
-                let first = places / threads * thread;
-                let at = (first + pattern.place(i, places, &mut rng)) % places * LEN as u64;
-                if rng.below_fast(100) < reads {
-                    whole((calls.pread)(&file, buf.get_mut(), at)?, LEN)?;
-                } else {
-                    whole((calls.pwrite)(&file, buf.get_mut(), at)?, LEN)?;
-                }
-            }
-            Ok(())
-        })
-    }))
 }
 
 /// Measures IOzone's *write*, and Figure 10: a file that was emptied grows. The paper's cache

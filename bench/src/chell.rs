@@ -15,6 +15,7 @@ use crate::report::Section;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::{Durable, Kernel, open_dir};
 use crate::workload::{APPEND_BYTES, Bed, Buffer, FILE_BYTES};
+use crate::xdd::{self, Place};
 use anyhow::{Result, ensure};
 use rng::Rng;
 use rustix::fd::{AsRawFd as _, OwnedFd};
@@ -31,6 +32,8 @@ const CHUNK: usize = 2 << 20;
 const NEAR: usize = 1 << 20;
 /// Bytes that they do not hold.
 const FAR: usize = FILE_BYTES as usize;
+/// Bytes in which xdd's mixes read and write (Figure 4).
+const MIXED: usize = 16 << 20;
 
 /// Sizes of the figures over request size, in bytes, with the targets for reading and writing.
 const SIZES: [(usize, Option<f64>, Option<f64>); 9] = [
@@ -72,22 +75,22 @@ fn inside(plan: &Plan, served: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
     for (len, target, _) in SIZES {
         let case = case(format!("pread/{}", size(len)), "at random in 1 MiB", len, target);
-        let case = case.with(at_random(libc_open(&our_file)?, LIBC, len, false)).with(at_random(
-            libc_open(&their_file)?,
-            KERNEL,
-            len,
-            false,
-        ));
+        let mut case = case
+            .with(at_random(libc_open(&our_file)?, LIBC, len, false))
+            .with(at_random(libc_open(&their_file)?, KERNEL, len, false));
+        if len == PAGE {
+            case = case.with(copies(&their_file, false)?);
+        }
         plan.run(case, &mut outcomes)?;
     }
     for (len, _, target) in SIZES {
         let case = case(format!("pwrite/{}", size(len)), "at random in 1 MiB", len, target);
-        let case = case.with(at_random(libc_open(&our_file)?, LIBC, len, true)).with(at_random(
-            libc_open(&their_file)?,
-            KERNEL,
-            len,
-            true,
-        ));
+        let mut case = case
+            .with(at_random(libc_open(&our_file)?, LIBC, len, true))
+            .with(at_random(libc_open(&their_file)?, KERNEL, len, true));
+        if len == PAGE {
+            case = case.with(copies(&their_file, true)?);
+        }
         plan.run(case, &mut outcomes)?;
     }
     for (len, ..) in SIZES.into_iter().filter(|(len, ..)| *len < CHUNK) {
@@ -115,6 +118,11 @@ fn inside(plan: &Plan, served: &Path, dir: &Path) -> Result<Vec<Outcome>> {
         .with(theirs.overwrite_by_four(PAGE))
         .target(&format!("{PEER}, 4 threads"), 2.5);
     plan.run(case, &mut outcomes)?;
+    let places: [Place; 2] =
+        [(SUBJECT, LIBC, our_file.clone()), (PEER, KERNEL, their_file.clone())];
+    for case in xdd::mixes(&places.each_ref(), MIXED, PEER, |_, _, _| None)? {
+        plan.run(case, &mut outcomes)?;
+    }
     let case = case_4k("append/4K", "at the end of a growing file", Some(0.9))
         .ops_max(APPEND_BYTES / PAGE as u64)
         .with(growing(served, LIBC)?)
@@ -280,6 +288,33 @@ fn at_random(file: OwnedFd, calls: Calls, len: usize, writes: bool) -> Contender
         }
         Ok(())
     })
+}
+
+/// Copies pages from or to a mapping of the file, with no call at all: the part of a call that is
+/// the copy (Figure 13).
+fn copies(path: &Path, writes: bool) -> Result<Contender<'static>> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+    let file = libc_open(path)?;
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+    // SAFETY: a new mapping of a file that keeps its length. It is never unmapped.
+    let base = unsafe { mmap(std::ptr::null_mut(), NEAR, prot, flags, &file, 0)? };
+    let (mut buf, mut rng) = (Buffer::new(PAGE), Rng::new(6));
+    Ok(Contender::new("copy", move |ops| {
+        for _ in 0..ops {
+            let at = rng.below_fast((NEAR / PAGE) as u64) as usize * PAGE;
+            // SAFETY: the page lies in the mapping, and the buffer has a page.
+            unsafe {
+                let page = base.cast::<u8>().add(at);
+                if writes {
+                    std::ptr::copy_nonoverlapping(buf.get().as_ptr(), page, PAGE);
+                } else {
+                    std::ptr::copy_nonoverlapping(page, buf.get_mut().as_mut_ptr(), PAGE);
+                }
+            }
+            std::hint::black_box(buf.get().as_ptr());
+        }
+        Ok(())
+    }))
 }
 
 /// Borrows bytes where they lie, looks at the first, and gives them back (`ks_fd_get_read_buf`).

@@ -6,8 +6,8 @@
 //! [`postmark`], [`scaling`], [`ratios`], [`misses`] and [`tlb`], on the engines that [`subjects`]
 //! lists; [`targets`], with [`loads`] and [`statistics`] (`run` and `scale`, on targets of the
 //! user); [`text`], [`tables`], [`report`], [`about`] and [`plot`] (results). [`pool`],
-//! [`inprocess`], [`kernels`], [`ramdisk`], [`looped`], [`peer`], [`flat`], [`mapped`] and [`raw`]
-//! make and use the contenders.
+//! [`inprocess`], [`kernels`], [`ramdisk`], [`looped`], [`peer`], [`flat`], [`mapped`], [`raw`] and
+//! [`xdd`] make and use the contenders.
 
 mod about;
 mod aging;
@@ -52,6 +52,7 @@ mod text;
 mod tlb;
 mod traffic;
 mod workload;
+mod xdd;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};

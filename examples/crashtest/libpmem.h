@@ -1,4 +1,4 @@
-/* The functions of libpmem that log.c uses, for machines without its header. */
+/* The functions of libpmem that the programs use, for machines without its header. */
 #ifndef LIBPMEM_H
 #define LIBPMEM_H
 
@@ -9,5 +9,7 @@
 
 void *pmem_map_file(const char *path, size_t len, int flags, mode_t mode, size_t *mapped_len, int *is_pmem);
 void pmem_persist(const void *addr, size_t len);
+void pmem_flush(const void *addr, size_t len);
+void pmem_drain(void);
 
 #endif

@@ -21,7 +21,8 @@
 #
 # Rows that have to be named, or `filebench` for all of them: the personalities of Filebench
 # (bench/c/personalities.c), fileserver-128K, webserver, webproxy, varmail-16K and oltp as in PMAL's
-# Table IV, fileserver-512K, fileserver-2M, varmail-128K and varmail-512K for Chell's Figure 12, and
+# Table IV, fileserver-512K, fileserver-2M, webserver-2M, varmail-128K and varmail-512K for Chell's
+# Figure 12, and
 # fileserver-100, -1000 and -5000 (files of 64 MiB together) for PMAL's Figure 5. Scaled to this
 # machine: a 250th of Table IV's files (oltp: of their size), and 8 threads for its 50 (oltp: 1, 2
 # and 5 for its log writer, 10 writers and 200 readers). Chell's have 64 MiB, too. These rows have
@@ -53,7 +54,7 @@ source "$root/scripts/lib/ext4.sh"
 calls=(/usr/bin/python3 "$root/scripts/bench/cache/calls.py")
 
 rows=(osync async sqlite-delete sqlite-wal reread create bdb-1 bdb-2 bdb-4 bdb-8 ycsb-a forestdb copy copy-rw mmap msync)
-filebench=(fileserver-128K webserver webproxy varmail-16K oltp fileserver-512K fileserver-2M varmail-128K varmail-512K
+filebench=(fileserver-128K webserver webproxy varmail-16K oltp fileserver-512K fileserver-2M webserver-2M varmail-128K varmail-512K
     fileserver-100 fileserver-1000 fileserver-5000)
 [ $# -eq 0 ] || rows=()
 for row; do
@@ -101,6 +102,7 @@ personality() {
         fileserver-1000) echo fileserver 67108 1000 8 1600 ;;
         fileserver-5000) echo fileserver 13421 5000 8 4000 ;;
         webserver) echo webserver 32768 2000 8 500 ;;
+        webserver-2M) echo webserver 2097152 32 8 100 ;;
         webproxy) echo webproxy 32768 1600 8 500 ;;
         varmail-16K) echo varmail 16384 3200 8 400 ;;
         varmail-128K) echo varmail 131072 512 8 300 ;;

@@ -4,10 +4,12 @@ import json
 import math
 import os
 import subprocess
+import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DIR = os.path.join(ROOT, "docs", "papers")
 KEEPSTONE = os.environ.get("KEEPSTONE", os.path.join(ROOT, "target", "release", "keepstone"))
+BENCH = os.environ.get("BENCH", os.path.join(os.path.dirname(KEEPSTONE), "keepstone-bench"))
 COLOURS = ["#1b6ca8", "#c1440e", "#2e8540", "#7b3294", "#8c6d1f", "#555555"]
 
 
@@ -15,6 +17,36 @@ def simulate(*args):
     """Returns what `keepstone simulate memory ARGS --json` prints."""
     command = [KEEPSTONE, "simulate", "memory", *map(str, args), "--json"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def bench(scale, *args):
+    """Runs `keepstone-bench ARGS`, with less rounds if the scale is above 1; returns the times in
+    nanoseconds by case and contender."""
+    quick = ["--quick"] if scale > 1 else []
+    with tempfile.NamedTemporaryFile(prefix="keepstone-paper-") as saved:
+        command = [BENCH, *quick, *map(str, args), "--save", saved.name]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} failed: {done.stderr.strip()}")
+        (outcomes,) = json.load(saved)["section"].values()
+    return {outcome["name"]: {timing["name"]: timing["ns_per_op"]["median"]
+                              for timing in outcome["timings"]} for outcome in outcomes}
+
+
+def duration(ns):
+    """Returns a time with its unit."""
+    for unit, size in [("s", 1e9), ("ms", 1e6), ("µs", 1e3)]:
+        if ns >= size:
+            return f"{ns / size:.3g} {unit}"
+    return f"{ns:.3g} ns"
+
+
+def remember_commit():
+    """Lets all pages state the commit of now, before the first of them changes the tree."""
+    script = '. "$1/scripts/lib/measured.sh"; commit_of "$1"'
+    command = ["bash", "-euc", script, "-", ROOT]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    os.environ["MEASURED_COMMIT"] = done.stdout.strip()
 
 
 def origin(command, *formats):

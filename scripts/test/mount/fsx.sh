@@ -1,11 +1,12 @@
 # shellcheck shell=bash
-# fsx: 100 000 random operations on one file, every read verified; mapped reads and writes, direct
-# truncation, holes, preallocation and copies included. A second run uses other files at once.
+# fsx: 40 000 random operations on one file (FSX_OPERATIONS), every read verified; mapped reads and
+# writes, direct truncation, holes, preallocation and copies included. A second run uses other files
+# at once.
 
 : "${work:?is set by run.sh}"
 
 suite_fsx() {
-    local dir=$1 seed
+    local dir=$1 seed n=${FSX_OPERATIONS:-40000}
     need_crate fsx 0.3.2
     mkdir -p "$work/fsx"
     cat >"$work/fsx/fsx.toml" <<TOML
@@ -28,12 +29,12 @@ sendfile = 5
 posix_fadvise = 2
 copy_file_range = 5
 TOML
-    echo "100000 operations, seed 1"
-    fsx_run "$dir/fsx" 100000 1
-    echo "4 files at once, 20000 operations each, seeds 2 to 5"
+    echo "$n operations, seed 1"
+    fsx_run "$dir/fsx" "$n" 1
+    echo "4 files at once, $((n / 4)) operations each, seeds 2 to 5"
     local pids=() pid
     for seed in 2 3 4 5; do
-        fsx_run "$dir/fsx$seed" 20000 $seed &
+        fsx_run "$dir/fsx$seed" "$((n / 4))" $seed &
         pids+=($!)
     done
     for pid in "${pids[@]}"; do wait "$pid"; done

@@ -19,6 +19,7 @@
 mod files;
 mod kinds;
 mod label;
+mod latency;
 mod programs;
 mod sums;
 
@@ -27,6 +28,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 pub use files::FileCalls;
 pub use kinds::{Class, Reason};
+pub use latency::{Histogram, Latencies};
 pub use programs::ProgramIndex;
 pub use sums::{Calls, Counted, ProgramSums, Sums, Tally};
 
@@ -37,7 +39,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// The first 8 bytes of the file.
-const MAGIC: u64 = u64::from_ne_bytes(*b"KSRUN005");
+const MAGIC: u64 = u64::from_ne_bytes(*b"KSRUN006");
 /// The number of slots, including the shared ones: a power of two, so that a mask keeps an index
 /// within bounds.
 const SLOTS: usize = 512;
@@ -70,6 +72,8 @@ pub struct Counters {
     /// One slot for each owner, then one for each program. Most processes touch only the first few.
     slots: [ThreadCounts; SLOTS],
     files: CountedFiles,
+    /// For each slot, the times of the calls that were served. Untouched pages take no memory.
+    times: [[Histogram; Class::COUNT]; SLOTS],
 }
 
 /// The owner of a slot. The lower half is its process, or 0 if the slot is free; the upper half is
@@ -280,6 +284,7 @@ impl Counters {
         }
         if ns > 0 {
             slot.add(&counts.served_ns, ns);
+            self.times[slot.0 as usize % SLOTS][class as usize].record_in(slot, ns);
         }
     }
 
@@ -303,6 +308,18 @@ impl Counters {
     /// Returns the listed files.
     pub fn files(&self) -> Vec<FileCalls> {
         self.files.list()
+    }
+
+    /// Returns how long the calls took that were served, by [`Class`].
+    pub fn latencies(&self) -> [Latencies; Class::COUNT] {
+        let mut sums: [Latencies; Class::COUNT] = Default::default();
+        let owned = &self.times[..self.claimed().len()];
+        for times in owned.iter().chain(&self.times[OWN_SLOTS..]) {
+            for (sum, histogram) in sums.iter_mut().zip(times) {
+                sum.add_buckets(histogram);
+            }
+        }
+        sums
     }
 
     /// Returns the sums of all counts.
@@ -373,6 +390,7 @@ mod tests {
         let read = &sums.all.classes[Class::Read as usize];
         let calls = 200 * SLOTS as u64;
         assert_eq!((read.served, read.served_ns), (Tally { calls, bytes: 10 * calls }, calls));
+        assert_eq!(counters.latencies()[Class::Read as usize].calls(), calls);
         assert_eq!(read.by_kernel, Tally { calls: 1, bytes: 4096 });
         assert_eq!(sums.all.reasons[Reason::Exclusive as usize].bytes, 4096);
         assert_eq!(sums.programs.len(), 1);

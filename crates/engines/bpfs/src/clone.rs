@@ -242,10 +242,4 @@ impl<M: Medium> Files<M> {
             Ok(())
         })
     }
-
-    /// Counts the blocks of an inode's attributes.
-    fn count_attributes(&self, v: &VInode) -> Result<u64> {
-        let root = self.check_root(self.load(v, Word::Xattr))?;
-        self.count_blocks(Node::top(root), &mut HashMap::new())
-    }
 }

@@ -12,11 +12,11 @@ use arena::Layout;
 use namespace::{Core, Format, Memory, PoolLength, StateSize, Storage as _};
 use pmem::{Medium, Pm, PmOff};
 use pool::stream::ReceiveStep;
-use pool::{DurabilityMode, Error, MountOptions, Snapshots};
+use pool::{DurabilityMode, Error, MountOptions, Snapshots, TreeSource};
 use std::ops::{Deref, Range};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use vfs::{Durability, Errno, Fallocate, Ino, Limits, LoadedObject, Result, Seek};
+use vfs::{Cloned, Durability, Errno, Fallocate, Ino, Limits, LoadedObject, Result, Seek};
 
 /// Version of the derived state.
 pub const STATE_FORMAT: u64 = 29 << 1;
@@ -199,6 +199,10 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn commit_branch(&self, name: &str, base: &str) -> Result<()> {
         Self::commit_branch(self, name, base)
+    }
+
+    fn copy_tree(&self, from: &TreeSource<'_>, to: (Ino, &[u8])) -> Result<(Ino, Cloned)> {
+        Self::copy_tree(self, from, to)
     }
 
     fn clone_from_snapshot(&self, name: &str, from: Ino, to: Ino) -> Result<()> {

@@ -39,6 +39,7 @@ mod backed;
 mod blocks;
 mod branches;
 mod clone;
+mod copy_tree;
 mod crawler;
 mod extent;
 mod file;

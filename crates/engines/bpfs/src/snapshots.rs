@@ -183,7 +183,7 @@ pub fn blocks_over(leaves: u64) -> u64 {
 
 impl<M: Medium> Trees<M> {
     /// Builds a tree over these leaves, without holes.
-    fn build_over(&self, txn: &mut Txn<'_>, leaves: Vec<BlockNo>) -> Root {
+    pub fn build_over(&self, txn: &mut Txn<'_>, leaves: Vec<BlockNo>) -> Root {
         let (mut level, mut height) = (leaves, 0);
         while level.len() > 1 {
             height += 1;
@@ -512,10 +512,7 @@ impl<M: Medium> Files<M> {
         let entry = self.find_snapshot(name)?;
         // One word commits: the size stays. An inode file never gets shorter. That of a snapshot
         // from another pool may be longer.
-        while self.v.inode_slots() < entry.inodes() {
-            let _lock = self.v.lock_inode_file()?;
-            self.grow_inodes()?;
-        }
+        self.grow_inodes_to(entry.inodes())?;
         self.end_branches()?;
         let inodes = self.v.inode_slots();
         let source = |number| match number {

@@ -1,7 +1,7 @@
 //! Inodes of a mounted pool: the functions that all operations share, and those that [`Storage`]
 //! requires.
 
-use crate::append::AppendContent;
+use crate::append::{AppendContent, blocks_to_append};
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{CommitMode, CrawlChange, Edit, Node, Trees};
 use crate::layout::*;
@@ -100,22 +100,23 @@ impl<M: Medium> Store<M> {
         redo::commit(&self.medium, record.0, &words, self.v.order(&self.medium));
     }
 
-    /// Appends a leaf to the inode file, in place (§3.2): it is invisible until the size of the
-    /// inode file includes it.
-    fn grow_inode_file(&self) -> Result<()> {
+    /// Appends leaves to the inode file, in place (§3.2), one or up to `leaves`: they are invisible
+    /// until the size of the inode file includes them.
+    fn grow_inode_file(&self, leaves: u64) -> Result<()> {
         let size = self.medium.load_u64(INODE_SIZE);
         let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
-        let end = size + BLOCK;
-        self.transact(u64::from(height_for(end)) * 2 + 1, KEEP, |txn| {
-            let data = [0; BLOCK as usize];
+        let end = size + leaves.clamp(1, FANOUT) * BLOCK;
+        self.transact(blocks_to_append(root, &(size..end)), KEEP, |txn| {
             txn.take_apart();
-            let (new, _) = self.fill(txn, root, size, size..end, AppendContent::Bytes(&data))?;
+            let (new, _) = self.fill(txn, root, size, size..end, AppendContent::Zeros)?;
             let ready = self.medium.fence();
             self.publish_append((INODE_ROOT, root), new, (INODE_SIZE, end), ready);
             self.medium.flush(INODE_SIZE, 8);
             let _ = self.medium.fence();
-            let leaf = self.find_block(new, size)?.ok_or(Errno::UCLEAN)?;
-            self.v.add_leaf(leaf.at(0), INODE);
+            for at in (size..end).step_by(BLOCK as usize) {
+                let leaf = self.find_block(new, at)?.ok_or(Errno::UCLEAN)?;
+                self.v.add_leaf(leaf.at(0), INODE);
+            }
             Ok(())
         })
     }
@@ -288,8 +289,8 @@ impl<M: Medium> Storage for Store<M> {
         self.vacate_trees(from)
     }
 
-    fn grow_inodes(&self) -> Result<()> {
-        self.grow_inode_file()
+    fn grow_inodes(&self, leaves: u64) -> Result<()> {
+        self.grow_inode_file(leaves)
     }
 
     fn write_new_inode<T>(

@@ -535,7 +535,7 @@ impl<M: Medium> Storage for Store<M> {
         self.vacate_maps(from)
     }
 
-    fn grow_inodes(&self) -> Result<()> {
+    fn grow_inodes(&self, _leaves: u64) -> Result<()> {
         self.grow_inode_table()
     }
 

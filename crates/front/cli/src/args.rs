@@ -158,9 +158,10 @@ Example: keepstone top
          keepstone top --count 1 --json
 
 The first table shows totals since each server started, later tables show rates per second. OPS are
-requests to the server; programs under `keepstone run` make hardly any. ERRORS are totals since the
-server started. For caches, STATE shows how much data is not written back, and how long the oldest of
-it has been waiting.
+requests to the server; programs under `keepstone run` make hardly any. P50 and P99 are percentiles
+of the time of a request to a mount, at most an eighth too large. ERRORS are totals since the server
+started. For caches, STATE shows how much data is not written back, and how long the oldest of it
+has been waiting.
 `no answer`: the server is stopped, or waits for something itself.
 
 On a terminal the view is redrawn in place; q or Ctrl-C ends it. Elsewhere,

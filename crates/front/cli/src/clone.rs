@@ -1,7 +1,7 @@
 //! `keepstone clone`
 //!
 //! The command joins the processes that use the pool, as a program under `keepstone run` does, and
-//! clones by the engine's own calls ([`vfs::clone_tree()`]). The kernel passes no request to clone
+//! clones by the engine's own calls ([`::pool::clone_tree`]). The kernel passes no request to clone
 //! on to a FUSE server.
 
 use std::ffi::OsStr;
@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use ::pool::Engine;
 use fuse::MountEntry;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::Access as Permission;
@@ -130,7 +131,7 @@ fn mount_of(path: &Path) -> Result<MountEntry> {
 }
 
 /// Clones, and shows how far it is if stderr is a terminal.
-fn clone(fs: &dyn FileSystem, places: &Places) -> vfs::Result<Cloned> {
+fn clone(fs: &dyn Engine, places: &Places) -> vfs::Result<Cloned> {
     let style = ProgressStyle::with_template("{spinner} {msg} {pos} files").expect("a template");
     let bar = ProgressBar::no_length().with_style(style).with_message("cloning");
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -142,7 +143,7 @@ fn clone(fs: &dyn FileSystem, places: &Places) -> vfs::Result<Cloned> {
     let source = places.inode(fs, &places.source)?;
     let cloned = places.inode(fs, &places.parent).and_then(|parent| {
         let to = (parent, &places.name[..]);
-        let cloned = vfs::clone_tree(fs, source, to, unique, &mut progress);
+        let cloned = ::pool::clone_tree(fs, source, to, unique, &mut progress);
         fs.forget(parent, 1);
         cloned
     });

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::output::text;
@@ -15,7 +16,11 @@ use crate::output::text;
 enum MetricKind {
     Gauge,
     Counter,
+    Histogram,
 }
+
+/// Powers of two, in ns, up to which the requests of a histogram are counted: 1 µs to 17 s.
+const BOUNDS: std::ops::RangeInclusive<u32> = 10..=34;
 
 /// Families, each with its samples.
 #[derive(Debug, Default)]
@@ -27,12 +32,37 @@ impl Metrics {
         let Value::Number(value) = value else { return };
         let suffix = if kind == MetricKind::Counter { "_total" } else { "" };
         let name = format!("keepstone_{name}{suffix}");
-        let labels: Vec<_> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let sample = format!("{name}{{{}}} {value}", labels.join(","));
+        let sample = format!("{name}{{{}}} {value}", labels_of(labels));
+        self.add_samples(name, kind, vec![sample]);
+    }
+
+    /// Adds a histogram of times, as the statistics of a server have it.
+    fn add_histogram(&mut self, name: &str, labels: &[(&str, &str)], report: &Value) {
+        let Ok(buckets) = Vec::<(u64, u64)>::deserialize(&report["buckets"]) else { return };
+        let calls = |until: u64| -> u64 {
+            let counted = buckets.iter().filter(|(end, _)| *end <= until);
+            counted.map(|(_, calls)| calls).sum()
+        };
+        let name = format!("keepstone_{name}");
+        let labels = labels_of(labels);
+        let bucket =
+            |bound: &str, calls| format!("{name}_bucket{{{labels},le=\"{bound}\"}} {calls}");
+        let mut samples: Vec<_> = BOUNDS
+            .step_by(2)
+            .map(|power| 1_u64 << power)
+            .map(|ns| bucket(&(ns as f64 / 1e9).to_string(), calls(ns)))
+            .collect();
+        samples.push(bucket("+Inf", calls(u64::MAX)));
+        let total = report["total_ns"].as_f64().unwrap_or(0.0) / 1e9;
+        samples.push(format!("{name}_sum{{{labels}}} {total}"));
+        samples.push(format!("{name}_count{{{labels}}} {}", calls(u64::MAX)));
+        self.add_samples(name, MetricKind::Histogram, samples);
+    }
+
+    fn add_samples(&mut self, name: String, kind: MetricKind, new: Vec<String>) {
         match self.0.iter_mut().find(|(family, ..)| *family == name) {
-            Some((_, _, samples)) => samples.push(sample),
-            None => self.0.push((name, kind, vec![sample])),
+            Some((_, _, samples)) => samples.extend(new),
+            None => self.0.push((name, kind, new)),
         }
     }
 
@@ -68,6 +98,9 @@ impl Metrics {
         }
         for (request, count) in stats["requests"].as_object().into_iter().flatten() {
             self.add("mount_requests", Counter, &[labels[0], ("request", request)], count);
+        }
+        for (request, report) in stats["latency"].as_object().into_iter().flatten() {
+            self.add_histogram("mount_request_seconds", &[labels[0], ("request", request)], report);
         }
         self.add_all("mount_medium", Counter, &labels, &stats["medium"]);
         self.add_all("mount_space", Gauge, &labels, &stats["space"]);
@@ -126,12 +159,18 @@ impl fmt::Display for Metrics {
             let kind = match kind {
                 MetricKind::Gauge => "gauge",
                 MetricKind::Counter => "counter",
+                MetricKind::Histogram => "histogram",
             };
             let line = if at == 0 { "" } else { "\n" };
             write!(f, "{line}# TYPE {name} {kind}\n{}", samples.join("\n"))?;
         }
         Ok(())
     }
+}
+
+fn labels_of(labels: &[(&str, &str)]) -> String {
+    let one = |(name, value): &(&str, &str)| format!("{name}=\"{}\"", escaped(value));
+    labels.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
 fn escaped(label: &str) -> String {
@@ -175,5 +214,27 @@ mod tests {
              keepstone_mount_requests_total{mount=\"/mnt\",request=\"read\"} 3\n\
              keepstone_mount_requests_total{mount=\"/mnt\",request=\"write\"} 4"
         );
+    }
+
+    #[test]
+    fn times_are_a_histogram() {
+        let buckets = json!([[1024, 2], [1152, 1], [5_000_000, 4]]);
+        let stats = json!({ "dir": "/mnt", "pool": "/p", "version": "1",
+            "latency": { "read": { "total_ns": 2_000_000_000_u64, "buckets": buckets } } });
+        let mut metrics = Metrics::default();
+        metrics.add_mount(&stats);
+        let text = metrics.to_string();
+        assert!(text.contains("# TYPE keepstone_mount_request_seconds histogram\n"), "{text}");
+        let labels = "mount=\"/mnt\",request=\"read\"";
+        for (sample, value) in [
+            (format!("_bucket{{{labels},le=\"0.000001024\"}}"), "2"),
+            (format!("_bucket{{{labels},le=\"0.000004096\"}}"), "3"),
+            (format!("_bucket{{{labels},le=\"+Inf\"}}"), "7"),
+            (format!("_sum{{{labels}}}"), "2"),
+            (format!("_count{{{labels}}}"), "7"),
+        ] {
+            let line = format!("\nkeepstone_mount_request_seconds{sample} {value}");
+            assert!(text.contains(&line), "{line}: {text}");
+        }
     }
 }

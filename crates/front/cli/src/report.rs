@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use counters::{Class, Counted, Counters, ProgramSums, Reason};
+use counters::{Class, Counted, Counters, Latencies, ProgramSums, Reason};
 use serde::Serialize;
 
 use crate::program::Program;
@@ -21,6 +21,10 @@ struct Calls {
     by_kernel_bytes: u64,
     /// Time of the calls in user space, in nanoseconds; 0 without `--stats`.
     served_ns: u64,
+    /// Percentiles of that time, at most an eighth too large.
+    p50_ns: Option<u64>,
+    p99_ns: Option<u64>,
+    p999_ns: Option<u64>,
 }
 
 /// Calls and bytes.
@@ -164,7 +168,7 @@ impl Report {
         };
         Self {
             status,
-            calls: calls(&sums.all),
+            calls: calls(&sums.all, &counters.latencies()),
             by_program: sums.programs.into_iter().map(OfProgram::from).collect(),
             served: sums.all.served().into(),
             by_mount: sums.all.by_kernel().into(),
@@ -231,20 +235,26 @@ impl Report {
 
     fn print_calls(&self) {
         tell!(
-            "{:12} {:>14} {:>14} {:>14} {:>14} {:>14} {:>14}",
+            "{:12} {:>14} {:>14} {:>14} {:>9} {:>9} {:>9} {:>9} {:>14} {:>14}",
             "calls",
             "in user space",
             "bytes",
             "ms",
-            "us per call",
+            "us each",
+            "p50",
+            "p99",
+            "p99.9",
             "by the kernel",
             "bytes"
         );
         for (class, calls) in &self.calls {
-            let Calls { served, served_bytes, by_kernel, by_kernel_bytes, served_ns } = *calls;
+            let Calls { served, served_bytes, by_kernel, by_kernel_bytes, served_ns, .. } = *calls;
             let (ms, us) = (served_ns as f64 / 1e6, served_ns as f64 / 1e3 / served.max(1) as f64);
+            let [p50, p99, p999] = [calls.p50_ns, calls.p99_ns, calls.p999_ns].map(|ns| {
+                ns.map_or_else(|| "-".to_owned(), |ns| format!("{:.3}", ns as f64 / 1e3))
+            });
             tell!(
-                "{class:12} {served:14} {served_bytes:14} {ms:14.3} {us:14.3} {by_kernel:14} {by_kernel_bytes:14}"
+                "{class:12} {served:14} {served_bytes:14} {ms:14.3} {us:9.3} {p50:>9} {p99:>9} {p999:>9} {by_kernel:14} {by_kernel_bytes:14}"
             );
         }
     }
@@ -292,16 +302,22 @@ impl Report {
     }
 }
 
-fn calls(counted: &Counted) -> BTreeMap<&'static str, Calls> {
-    let named = Class::NAMES.into_iter().zip(&counted.classes);
-    let used = named.filter(|(_, calls)| **calls != counters::Calls::default());
-    used.map(|(name, calls)| {
+fn calls(
+    counted: &Counted,
+    latencies: &[Latencies; Class::COUNT],
+) -> BTreeMap<&'static str, Calls> {
+    let named = Class::NAMES.into_iter().zip(&counted.classes).zip(latencies);
+    let used = named.filter(|((_, calls), _)| **calls != counters::Calls::default());
+    used.map(|((name, calls), latency)| {
         let calls = Calls {
             served: calls.served.calls,
             served_bytes: calls.served.bytes,
             by_kernel: calls.by_kernel.calls,
             by_kernel_bytes: calls.by_kernel.bytes,
             served_ns: calls.served_ns,
+            p50_ns: latency.percentile(0.5),
+            p99_ns: latency.percentile(0.99),
+            p999_ns: latency.percentile(0.999),
         };
         (name, calls)
     })

@@ -1,8 +1,10 @@
-//! Counts requests by kind, and the bytes of reads and writes.
+//! Counts requests by kind, the time that they take, and the bytes of reads and writes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
+use counters::{Histogram, Latencies};
 use serde::Serialize;
 
 macro_rules! ops {
@@ -65,6 +67,7 @@ ops! {
 #[derive(Debug)]
 pub struct OpCounters {
     calls: [AtomicU64; CountedOp::ALL.len()],
+    times: [Histogram; CountedOp::ALL.len()],
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
     panics: AtomicU64,
@@ -75,6 +78,9 @@ pub struct OpCounters {
 pub struct OpSnapshot {
     /// Requests by kind; kinds that never came are left out.
     pub requests: BTreeMap<&'static str, u64>,
+    /// Times of the requests that the engine answers, by kind: from the moment at which a thread
+    /// takes the request until it has the result.
+    pub latency: BTreeMap<&'static str, LatencyReport>,
     /// Bytes sent in reply to reads.
     pub read_bytes: u64,
     /// Bytes taken from writes.
@@ -83,10 +89,38 @@ pub struct OpSnapshot {
     pub panics: u64,
 }
 
+/// The times of the requests of one kind, in ns. A percentile is at most an eighth too large.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LatencyReport {
+    /// Median.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// 99.9th percentile.
+    pub p999_ns: u64,
+    /// Sum.
+    pub total_ns: u64,
+    /// The histogram: the least time above each bucket that has requests, and their number.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+impl LatencyReport {
+    fn new(times: &Latencies) -> Option<Self> {
+        Some(Self {
+            p50_ns: times.percentile(0.5)?,
+            p99_ns: times.percentile(0.99)?,
+            p999_ns: times.percentile(0.999)?,
+            total_ns: times.total_ns,
+            buckets: times.buckets().collect(),
+        })
+    }
+}
+
 impl Default for OpCounters {
     fn default() -> Self {
         Self {
             calls: [const { AtomicU64::new(0) }; CountedOp::ALL.len()],
+            times: std::array::from_fn(|_| Histogram::default()),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             panics: AtomicU64::new(0),
@@ -103,7 +137,12 @@ impl OpCounters {
     /// Returns all counters.
     pub fn snapshot(&self) -> OpSnapshot {
         let requests = CountedOp::ALL.iter().map(|&op| (op.name(), self.calls(op)));
+        let times = CountedOp::ALL.iter().zip(&self.times);
+        let latency = times.filter_map(|(op, times)| {
+            LatencyReport::new(&times.counts()).map(|report| (op.name(), report))
+        });
         OpSnapshot {
+            latency: latency.collect(),
             requests: requests.filter(|&(_, n)| n > 0).collect(),
             read_bytes: self.read_bytes.load(Relaxed),
             written_bytes: self.written_bytes.load(Relaxed),
@@ -113,6 +152,11 @@ impl OpCounters {
 
     pub(crate) fn count(&self, op: CountedOp) {
         self.calls[op as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Records the time of a request.
+    pub(crate) fn took(&self, op: CountedOp, time: Duration) {
+        self.times[op as usize].record(time.as_nanos() as u64);
     }
 
     pub(crate) fn add_read(&self, bytes: usize) {
@@ -139,7 +183,11 @@ mod tests {
         counters.count(CountedOp::Write);
         counters.count(CountedOp::CopyFileRange);
         counters.add_written(4096);
+        counters.took(CountedOp::Write, Duration::from_micros(8));
         let snapshot = counters.snapshot();
+        let write = &snapshot.latency["write"];
+        assert_eq!((write.total_ns, snapshot.latency.len(), write.buckets.len()), (8000, 1, 1));
+        assert!((8000..=9000).contains(&write.p50_ns) && write.p50_ns == write.p999_ns);
         assert_eq!(snapshot.requests, BTreeMap::from([("write", 2), ("copy_file_range", 1)]));
         assert_eq!((snapshot.read_bytes, snapshot.written_bytes), (0, 4096));
     }

@@ -57,8 +57,8 @@ mod table;
 mod watch;
 mod workers;
 
+pub use crate::counters::{CountedOp, LatencyReport, OpCounters, OpSnapshot};
 pub use apart::call_apart;
-pub use counters::{CountedOp, OpCounters, OpSnapshot};
 pub use expire::is_known as kernel_keeps_until_told;
 pub use invalidate::Invalidator;
 pub use loads::Loads;

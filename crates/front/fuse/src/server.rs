@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuser::{
     FileHandle, FopenFlags, INodeNo, Notifier, ReplyAttr, ReplyEmpty, ReplyEntry, Request,
@@ -169,18 +169,20 @@ impl Server {
         is_kept.then_some(&now.ttl)
     }
 
-    /// Counts the request and calls the engine; a panic becomes `EIO`.
+    /// Counts the request and its time, and calls the engine; a panic becomes `EIO`.
     pub(crate) fn call<T>(
         &self,
         op: CountedOp,
         f: impl FnOnce(&dyn FileSystem) -> vfs::Result<T>,
     ) -> Result<T, fuser::Errno> {
         self.options.counters.count(op);
+        let begun = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| f(&*self.fs))).unwrap_or_else(|_| {
             self.options.counters.add_panic();
             tracing::error!("{} ended with EIO because the engine panicked", op.name());
             Err(PANICKED)
         });
+        self.options.counters.took(op, begun.elapsed());
         result.map_err(|err| {
             if matches!(err, Errno::IO | Errno::UCLEAN) {
                 tracing::warn!("{} failed: {err}", op.name());

@@ -396,7 +396,8 @@ impl Pool {
         let unique = vfs::unique_number();
         self.on(from.as_ref(), false, |fs, source| {
             self.at(to.as_ref(), |_, to_dir, to_name| {
-                vfs::clone_tree(fs, source, (to_dir, to_name), unique, &mut |_| true).map(drop)
+                let to = (to_dir, to_name);
+                pool::clone_tree(&*self.fs, source, to, unique, &mut |_| true).map(drop)
             })
         })
     }

@@ -13,12 +13,12 @@ use crate::store::Storage;
 use arena::Paused;
 use mounts::{HasMountEvents, MountEvents};
 use pmem::Region;
-use pool::{DurabilityMode, Engine, FreeSpace, MountReport, Processes, ReadBuf};
+use pool::{DurabilityMode, Engine, FreeSpace, MountReport, Processes, ReadBuf, TreeSource};
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use vfs::{
-    Attr, Caller, DirEntry, Entry, Errno, Extent, Fallocate, FileSystem, Ino, Mappings, NewNode,
+    Attr, Caller, Cloned, DirEntry, Entry, Errno, Extent, Fallocate, FileSystem, Ino, Mappings, NewNode,
     Openings, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr,
 };
 
@@ -275,6 +275,14 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Branch<F> {
     }
     fn trim(&self) -> Result<()> {
         Engine::trim(&self.pool)
+    }
+    fn copy_tree(&self, from: &TreeSource<'_>, to: (Ino, &[u8])) -> Result<Cloned> {
+        match from {
+            TreeSource::Dir(from) => {
+                self.pool.copy_tree(&TreeSource::Dir(self.inner(*from)), self.place(to))
+            }
+            TreeSource::Snapshot(_) => Err(Errno::OPNOTSUPP),
+        }
     }
     fn put_read_buf(&self) {
         self.pool.put_read_buf();

@@ -25,8 +25,9 @@ use crate::scan::Scan;
 use crate::store::Storage;
 use crate::superblock::{POOL_BRANCHES, branches_word};
 use crate::xattr::Attributes;
+use pool::TreeSource;
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::{Errno, FileKind, Ino, ROOT, Result};
+use vfs::{Cloned, Errno, FileKind, Ino, ROOT, Result};
 
 /// The words of a root that a commit gives the root of the pool. The mode follows: its word also
 /// has the generation, which stays.
@@ -201,6 +202,16 @@ impl<F: Files> Pool<F> {
             core.clear_deferred();
             Ok(())
         })
+    }
+
+    /// As [`pool::Engine::copy_tree`].
+    ///
+    /// # Errors
+    /// Those of [`pool::Engine::copy_tree`].
+    pub fn copy_tree(&self, from: &TreeSource<'_>, to: (Ino, &[u8])) -> Result<Cloned> {
+        let (made, done) = self.files.op(|_| self.files.copy_tree(from, to))?;
+        self.files.forget(made, 1);
+        Ok(done)
     }
 
     /// As [`pool::Engine::clone_from_snapshot`].

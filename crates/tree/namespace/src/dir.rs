@@ -96,6 +96,12 @@ impl RawEntry {
     pub fn run(&self) -> FreeRun {
         FreeRun { off: self.off, len: self.word.len }
     }
+
+    /// Returns the name of a valid entry of this block.
+    pub fn name_in<'b>(&self, block: &'b [u8; BLOCK as usize]) -> &'b [u8] {
+        let at = (self.off + DIRENT_HEADER) as usize;
+        &block[at..at + self.word.name_len]
+    }
 }
 
 /// A valid entry in a listing.

@@ -8,10 +8,10 @@ use crate::tables::{Memory, StateSize};
 use arena::Layout;
 use pmem::PmOff;
 use pool::stream::ReceiveStep;
-use pool::{DurabilityMode, Error, MountOptions, Snapshots};
+use pool::{DurabilityMode, Error, MountOptions, Snapshots, TreeSource};
 use std::ops::{Deref, Range};
 use vfs::{
-    Durability, Errno, Extent, Fallocate, Ino, KernelCache, Limits, LoadedObject, Result, Seek,
+    Cloned, Durability, Errno, Extent, Fallocate, Ino, KernelCache, Limits, LoadedObject, Result, Seek,
     StatFs,
 };
 
@@ -204,6 +204,11 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// Implements [`pool::Engine::commit_branch`], while no other thread is inside an operation.
     /// The derived state is wrong afterwards.
     fn commit_branch(&self, _name: &str, _base: &str) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`pool::Engine::copy_tree`]. Adds a reference to the copy, and returns it.
+    fn copy_tree(&self, _from: &TreeSource<'_>, _to: (Ino, &[u8])) -> Result<(Ino, Cloned)> {
         Err(Errno::OPNOTSUPP)
     }
 

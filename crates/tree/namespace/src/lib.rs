@@ -32,6 +32,7 @@ mod backed_pool;
 mod branch;
 mod branches;
 mod check;
+mod copied;
 pub mod derived;
 mod dir;
 mod dirty;
@@ -72,7 +73,7 @@ pub use mounted::{Pool, interrupted, open, place};
 pub use overlay::Overlay;
 pub use rename::Words;
 pub use resize::resize;
-pub use scan::{Scan, ScanOptions};
+pub use scan::{Scan, ScanOptions, is_possible};
 pub use snapshots::roll_back;
 pub use store::{Change, MODIFIED, Storage, report};
 pub use superblock::{

@@ -13,13 +13,14 @@ use os::caller;
 use pmem::{Domain, Lock, Medium, PmOff, Region};
 use pool::{
     DurabilityMode, Engine, Error, FreeSpace, MountOptions, MountReport, Place, ReadBuf, Snapshots,
+    TreeSource,
 };
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use vfs::{
-    Attr, Backed, Caller, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem, Ino,
+    Attr, Backed, Caller, Cloned, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem, Ino,
     KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result, Seek, SetAttr,
     SetXattr, StatFs,
 };
@@ -509,6 +510,10 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
 
     fn commit_branch(&self, name: &str, base: &str) -> Result<()> {
         self.commit_unmounted_branch(name, base)
+    }
+
+    fn copy_tree(&self, from: &TreeSource<'_>, to: (Ino, &[u8])) -> Result<Cloned> {
+        Self::copy_tree(self, from, to)
     }
 
     fn clone_from_snapshot(&self, name: &str, from: Ino, to: Ino) -> Result<()> {

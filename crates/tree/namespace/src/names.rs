@@ -253,7 +253,7 @@ impl<S: Storage> Core<S> {
 
     /// Chooses a generation for the next life of an inode. It differs from the one in the record,
     /// which may belong to a creation that a crash cut off.
-    pub(crate) fn next_generation(&self, v: &VInode) -> u32 {
+    pub fn next_generation(&self, v: &VInode) -> u32 {
         let [first, second] = self.generations(v);
         match first.wrapping_add(1) {
             next if next == second => next.wrapping_add(1),

@@ -154,7 +154,7 @@ fn directory(dir: Ino) -> String {
 
 /// Returns whether an inode other than a file or directory can have this size, and any inode this
 /// mode. Other code relies on both.
-fn is_possible(kind: FileKind, mode: u32, size: u64, symlink: usize) -> bool {
+pub fn is_possible(kind: FileKind, mode: u32, size: u64, symlink: usize) -> bool {
     let may_be = match kind {
         FileKind::File | FileKind::Dir => true,
         FileKind::Symlink => (1..=symlink as u64).contains(&size),

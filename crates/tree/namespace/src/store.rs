@@ -138,25 +138,40 @@ pub trait Storage: Sized + Send + Sync {
 
     // --- inodes ---------------------------------------------------------------------------------
 
-    /// Makes slots for more inodes, which are invisible until the size of the inode file includes
-    /// them ([`Tables::add_leaf`]). Called under the lock of the inode file.
-    fn grow_inodes(&self) -> Result<()>;
+    /// Makes slots for more inodes, of one leaf or up to `leaves` leaves. They are invisible until
+    /// the size of the inode file includes them ([`Tables::add_leaf`]). Called under the lock of
+    /// the inode file.
+    fn grow_inodes(&self, leaves: u64) -> Result<()>;
+
+    /// Makes slots for all inode numbers below `end`.
+    fn grow_inodes_to(&self, end: u64) -> Result<()> {
+        let tables = self.tables();
+        if end <= tables.inode_slots() {
+            return Ok(());
+        }
+        let _lock = tables.lock_inode_file()?;
+        while let missing @ 1.. = end.saturating_sub(tables.inode_slots()) {
+            self.grow_inodes(missing.div_ceil(BLOCK / Self::INODE))?;
+        }
+        Ok(())
+    }
 
     /// Claims an inode number that has a slot, [`VInode::at`]; makes more slots if necessary.
     fn new_inode(&self) -> Result<Ino> {
         let tables = self.tables();
         let ino = tables.claim_inode()?;
-        if ino.0 < tables.inode_slots() {
-            return Ok(ino);
-        }
-        let grow = || {
-            let _lock = tables.lock_inode_file()?;
-            while ino.0 >= tables.inode_slots() {
-                self.grow_inodes()?;
-            }
-            Ok(ino)
-        };
-        grow().inspect_err(|_| tables.release_inode(ino))
+        let grown = self.grow_inodes_to(ino.0 + 1);
+        grown.map(|()| ino).inspect_err(|_| tables.release_inode(ino))
+    }
+
+    /// As [`new_inode`](Self::new_inode), for up to `most` numbers that follow each other; the
+    /// search for them starts at `hint`.
+    fn new_inodes(&self, hint: u64, most: u64) -> Result<Range<u64>> {
+        let tables = self.tables();
+        let run = tables.claim_numbers(hint, tables.inode_slots(), most)?;
+        let grown = self.grow_inodes_to(run.end);
+        let release = |_: &Errno| run.clone().for_each(|number| tables.release_inode(Ino(number)));
+        grown.inspect_err(release).map(|()| run.clone())
     }
 
     /// Writes a new inode, which no entry names yet, by [`write_inode`](Self::write_inode), with a

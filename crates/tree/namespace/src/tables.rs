@@ -69,12 +69,17 @@ impl Deref for VInode {
 impl VInode {
     /// Starts a life, as [`InodeState::begin`].
     pub fn begin(&self, kind: FileKind, flags: u32) {
+        self.begin_words();
+        self.common.begin(kind, flags);
+    }
+
+    /// Initialises the words of the engine.
+    fn begin_words(&self) {
         self.blocks.store(0, Relaxed);
         self.dirty.store(0, Relaxed);
         self.parent.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.dir.store(0, Relaxed);
-        self.common.begin(kind, flags);
     }
 
     /// Notes a use (`USED`). Any thread may call this, with or without the lock: a use that is
@@ -84,6 +89,13 @@ impl VInode {
         if self.state.load(Relaxed) & USED == 0 {
             self.state.fetch_or(USED, Relaxed);
         }
+    }
+
+    /// Prepares a life, of this kind, with these flags and this number of names: all is as after
+    /// [`begin`](Self::begin), but the inode does not live yet.
+    pub fn prepare(&self, kind: FileKind, flags: u32, links: u32) {
+        self.begin_words();
+        self.common.prepare(kind, flags, links);
     }
 
     /// Returns whether a use was noted, and forgets it.

@@ -1,6 +1,6 @@
 //! An engine that has opened a pool.
 
-use crate::{DurabilityMode, Error, FreeSpace, MountReport, Snapshots};
+use crate::{DurabilityMode, Error, FreeSpace, MountReport, Snapshots, TreeSource};
 use arena::Paused;
 use mounts::MountEvents;
 use pmem::Region;
@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU8;
-use vfs::{Backed, FileSystem, Ino, Result};
+use vfs::{Backed, Cloned, FileSystem, Ino, Result};
 
 /// A pool that is open, with the functions that front ends need besides file access.
 ///
@@ -133,6 +133,18 @@ pub trait Engine: FileSystem + MountEvents + Processes {
     /// mounted; `ENOENT` if there is no such branch or snapshot, `EOPNOTSUPP` if the pool can have
     /// none.
     fn commit_branch(&self, _name: &str, _base: &str) -> Result<()> {
+        Err(vfs::Errno::OPNOTSUPP)
+    }
+
+    /// Makes a copy of a directory tree at a new name, in one step: it appears as a whole, or not at
+    /// all. It shares the contents of files with the source; all else is as [`vfs::clone_tree()`]
+    /// promises. The caller ensures that the name lies outside of a source in the pool. A copy of
+    /// a snapshot in the [directory of branches](Self::branches_dir) is a branch.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such snapshot; `EOPNOTSUPP` if the engine cannot do it in one step;
+    /// those of [`vfs::clone_tree()`].
+    fn copy_tree(&self, _from: &TreeSource<'_>, _to: (Ino, &[u8])) -> Result<Cloned> {
         Err(vfs::Errno::OPNOTSUPP)
     }
 

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod clone;
 mod engine;
 mod error;
 mod options;
@@ -17,6 +18,7 @@ pub mod stream;
 
 pub use arena::{Paused, Place};
 pub use engine::{Alone, Engine, Processes, ReadBuf};
+pub use clone::{TreeSource, clone_tree};
 pub use error::{Error, Problem};
 pub use options::{
     CheckOptions, Consistency, DurabilityMode, FormatOptions, LABEL_MAX, MountOptions, PastCache,

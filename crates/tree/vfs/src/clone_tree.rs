@@ -185,7 +185,7 @@ impl<'a> Cloning<'a> {
     /// Clones a directory with all below it (clone_tree-C1).
     fn whole_dir(&mut self, attr: &Attr, to: (Ino, &[u8]), unique: u64) -> Result<()> {
         let fs = self.fs;
-        if self.is_below(to.0, attr.ino)? {
+        if is_below(fs, to.0, attr.ino)? {
             return Err(Errno::INVAL);
         }
         let name = temporary_name(to.1, unique);
@@ -201,17 +201,6 @@ impl<'a> Cloning<'a> {
             let _ = remove_tree(fs, to.0, &name);
         }
         result
-    }
-
-    /// Returns whether `dir` is `top` or lies below it.
-    fn is_below(&self, dir: Ino, top: Ino) -> Result<bool> {
-        let mut at = dir;
-        while at != top && at != self.fs.root() {
-            let parent = self.fs.lookup(at, b"..")?;
-            self.fs.forget(parent.ino, 1);
-            at = parent.ino;
-        }
-        Ok(at == top)
     }
 
     /// Clones all below a directory into another one, then its attributes.
@@ -399,6 +388,20 @@ impl<'a> Cloning<'a> {
         count(&mut self.done);
         if (self.progress)(&self.done) { Ok(()) } else { Err(Errno::INTR) }
     }
+}
+
+/// Returns whether a directory is `top`, or lies below it.
+///
+/// # Errors
+/// Those of [`FileSystem::lookup`].
+pub fn is_below(fs: &dyn FileSystem, dir: Ino, top: Ino) -> Result<bool> {
+    let mut at = dir;
+    while at != top && at != fs.root() {
+        let parent = fs.lookup(at, b"..")?;
+        fs.forget(parent.ino, 1);
+        at = parent.ino;
+    }
+    Ok(at == top)
 }
 
 /// Returns the owner of an inode, as the caller that makes its clone.

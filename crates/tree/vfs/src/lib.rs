@@ -51,7 +51,7 @@ mod types;
 
 pub use backed::{ABSENT, Backed, DirtyCount, IDENTITY_MAX, LoadedObject, Residence, WaitingCalls};
 pub use clone_tree::{
-    Cloned, Progress, Share, TreeCopy, clone_tree, names_in, remove_tree, temporary_name,
+    Cloned, Progress, Share, TreeCopy, clone_tree, is_below, names_in, remove_tree, temporary_name,
     unique_number,
 };
 pub use limits::{CLONE_UNIT, Limits, XATTR_NAME_MAX};

@@ -5,14 +5,15 @@ use bpfs::layout::{BLOCK, FIRST_INODES, INODE};
 use bpfs::{Bpfs, Branch, CheckOptions, FormatOptions, MountOptions};
 use namespace::{POOL_BRANCHES, branches_word};
 use pmem::{Medium, Pm, Region};
+use pool::TreeSource;
 use rng::Rng;
 use suite::{PoolFile, flushed, open_shared};
 use vfs::conformance::{run_all, run_generated};
 use vfs::script::{Driver, parse};
 use vfs::tree::{Tree, tree};
 use vfs::{
-    Caller, Errno, FileKind, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Timestamp,
-    TreeCopy, remove_tree,
+    Caller, Errno, FileKind, FileSystem, Ino, NewKind, NewNode, ROOT, Timestamp,
+    remove_tree,
 };
 
 const DIR: NewNode<'static> = NewNode { kind: NewKind::Dir, mode: 0o700, umask: 0 };
@@ -76,13 +77,8 @@ fn make(fs: &Bpfs<Region>, name: &str) -> Ino {
     let base = pool::base_of_branch(name);
     let dir = fs.branches_dir(true).unwrap().unwrap();
     fs.create_snapshot(&base).unwrap();
-    let source = look(fs.medium(), &base);
-    let made = fs.create(&Caller::ROOT, dir, base.as_bytes(), &DIR).unwrap().ino;
-    let share = |from, to| fs.clone_from_snapshot(&base, from, to);
-    TreeCopy::new((&source, fs), &share, &mut |_| true).fill(ROOT, made).unwrap();
-    fs.rename((dir, base.as_bytes()), (dir, name.as_bytes()), RenameFlags::NOREPLACE).unwrap();
-    fs.forget(made, 1);
-    made
+    fs.copy_tree(&TreeSource::Snapshot(&base), (dir, name.as_bytes())).unwrap();
+    fs.peek(dir, name.as_bytes()).unwrap().ino
 }
 
 fn discard(fs: &Bpfs<Region>, name: &str) {
@@ -446,6 +442,8 @@ fn a_pool_with_a_backing_store_has_none() {
     assert_eq!(fs.branches_dir(true), Err(Errno::OPNOTSUPP));
     assert_eq!(fs.commit_branch("a", "@a"), Err(Errno::OPNOTSUPP));
     assert_eq!(fs.clone_from_snapshot("a", ROOT, ROOT), Err(Errno::OPNOTSUPP));
+    let source = TreeSource::Dir(ROOT);
+    assert_eq!(fs.copy_tree(&source, (ROOT, b"a")).unwrap_err(), Errno::OPNOTSUPP);
 }
 
 /// Copies what a small pool has in use.

@@ -4,6 +4,7 @@ mod backed;
 mod backed_costs;
 mod branches;
 mod common;
+mod copies;
 mod cost;
 mod dirty_counts;
 mod example;

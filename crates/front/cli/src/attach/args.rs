@@ -33,6 +33,18 @@ pub struct ServerArgs {
     /// The directory where programs see the files. Default: DIR itself, so that no program bypasses
     /// the cache. An object store needs one.
     pub mount: Option<PathBuf>,
+    /// Make a POOL that does not exist, for example in memory after a reboot. Needs --size.
+    #[arg(long, requires = "size")]
+    pub create: bool,
+    /// Size of a pool that --create makes, in bytes, or with K, M, G, T (powers of 1024).
+    #[arg(long, requires = "create", value_parser = crate::size::parse)]
+    pub size: Option<u64>,
+    /// Let --create make a thin pool, as `mkfs --thin`.
+    #[arg(long, requires = "create", conflicts_with = "thick")]
+    pub thin: bool,
+    /// Let --create take all of the size at once, as `mkfs --thick`.
+    #[arg(long, requires = "create")]
+    pub thick: bool,
     /// The time at which calls become durable in the pool: journal (when they return) or ordered
     /// (when something is synced; a crash leaves them in order).
     #[arg(long, value_name = "MODE", default_value_t)]

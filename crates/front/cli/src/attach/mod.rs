@@ -20,7 +20,7 @@ use pmcache::Command;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{Cli, CliCommand};
-use crate::mount::absolute_dir;
+use crate::mount::{PoolLife, absolute_dir};
 use crate::output::wrong_usage;
 use crate::{background, output, pool, size, trust, utab};
 pub use args::AttachArgs;
@@ -94,6 +94,7 @@ impl AttachArgs {
 
 fn start(args: &ServerArgs, store: &StoreArgs, json: bool) -> Result<ExitCode> {
     if args.foreground {
+        make_pool(args)?;
         serve::run(args, store, |ready| {
             utab::register(Path::new(&ready.pool), Path::new(&ready.mount));
             background::notify_ready();
@@ -109,8 +110,16 @@ fn start(args: &ServerArgs, store: &StoreArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Makes the pool if it does not exist and the options say so.
+fn make_pool(args: &ServerArgs) -> Result<()> {
+    let &ServerArgs { create, size, thin, thick, .. } = args;
+    let life = PoolLife { create, size, thin, thick, cache: true, ..PoolLife::default() };
+    life.begin(&args.pool)
+}
+
 /// Starts a server and waits until it is ready.
 fn start_in_background(args: &ServerArgs, store: &StoreArgs) -> Result<Ready> {
+    make_pool(args)?;
     let log = log_of(args)?;
     let ready: Ready = background::start(arguments(args, store)?, &log)?;
     utab::register(Path::new(&ready.pool), Path::new(&ready.mount));

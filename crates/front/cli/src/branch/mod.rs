@@ -1,9 +1,9 @@
 //! `keepstone branch`
 //!
-//! The commands join the processes that use the pool, as those on snapshots do. They make and
-//! remove the tree of a branch by ordinary calls, below a name that no mount knows (`@NAME`,
-//! branches-W3); a rename makes it the branch NAME. One command runs at a time. Each first removes
-//! what a killed one has left.
+//! The commands join the processes that use the pool, as those on snapshots do. A branch is made by
+//! one operation of the engine. It is removed by ordinary calls, below a name that no mount knows
+//! (`@NAME`, branches-W3). One command runs at a time. Each first removes what a killed one has
+//! left.
 
 mod changes;
 mod commit;
@@ -13,13 +13,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::pool::{BranchInfo, Engine, MountOptions, base_of_branch, branch_part, branches_part};
+use ::pool::{BranchInfo, Engine, MountOptions, TreeSource, base_of_branch, branch_part, branches_part};
 use ::pool::{check_branch_name, later_of_branch};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use pmem::Lock;
 use serde::Serialize;
-use vfs::{Caller, Errno, Ino, NewKind, NewNode, ROOT, RenameFlags, TreeCopy};
+use vfs::{Errno, Ino, RenameFlags};
 
 use crate::{output, pool, snapshot};
 
@@ -231,18 +231,8 @@ impl Branches {
         let (fs, base) = (&*self.fs, base_of_branch(name));
         let failed = |errno| explain(errno, &self.path, name);
         fs.create_snapshot(&base).map_err(failed)?;
-        let source = self.open_snapshot(&base)?;
-        let node = NewNode { kind: NewKind::Dir, mode: 0o700, umask: 0 };
-        let unfinished = (self.dir, base.as_bytes());
-        let made = fs.create(&Caller::ROOT, unfinished.0, unfinished.1, &node).map_err(failed)?;
-        let share = |from, to| fs.clone_from_snapshot(&base, from, to);
-        let mut progress = |_: &vfs::Cloned| true;
-        let filled = TreeCopy::new((&*source, fs), &share, &mut progress).fill(ROOT, made.ino);
-        fs.forget(made.ino, 1);
-        let finished = filled.and_then(|()| {
-            fs.rename(unfinished, (self.dir, name.as_bytes()), RenameFlags::NOREPLACE)
-        });
-        finished.map_err(failed)
+        let to = (self.dir, name.as_bytes());
+        fs.copy_tree(&TreeSource::Snapshot(&base), to).map(drop).map_err(failed)
     }
 
     fn discard(&self, name: &str) -> Result<()> {

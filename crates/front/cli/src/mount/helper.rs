@@ -23,7 +23,11 @@ const EXIT_USAGE: u8 = 1;
 const EXIT_FAILED: u8 = 32;
 
 /// Options of `keepstone attach` that are mount options with `attach=DIR`; with `_` for `-`.
-const CACHE_OPTIONS: [&str; 10] = [
+const CACHE_OPTIONS: [&str; 14] = [
+    "create",
+    "size",
+    "thin",
+    "thick",
     "data",
     "fsync",
     "max_age",

@@ -29,11 +29,11 @@ use crate::background::notify_ready;
 use crate::pool::{self, DomainReport};
 use crate::{output, size, utab};
 use options::Options;
-use saved::PoolLife;
 
 pub use background::log_of;
 pub use faults::handle as handle_faults;
 pub use helper::run_as_helper;
+pub use saved::PoolLife;
 pub use serve::{
     Changes, end_on_signal, follow, follow_flags, reap, record_access, remove_abandoned,
 };

@@ -20,6 +20,8 @@ pub struct PoolLife {
     pub size: Option<u64>,
     /// Its layout, unless that is the default.
     pub layout: Option<Layout>,
+    /// As `mkfs --cache`.
+    pub cache: bool,
     /// As `mkfs --thin`.
     pub thin: bool,
     /// As `mkfs --thick`.
@@ -86,7 +88,7 @@ impl PoolLife {
             pool: pool.to_owned(),
             size: self.size,
             layout: self.layout.unwrap_or(Layout::ALL[0]),
-            cache: false,
+            cache: self.cache,
             thin: self.thin,
             thick: self.thick,
             label: String::new(),

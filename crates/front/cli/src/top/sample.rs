@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use counters::Latencies;
+use serde::{Deserialize as _, Serialize};
 use serde_json::Value;
 
 /// Counters by their names.
@@ -101,6 +102,10 @@ pub struct Sample {
     pub uptime_s: u64,
     /// Counts since the server started.
     pub counters: Counters,
+    /// The times of all requests since then; none of a server that does not measure them.
+    pub latencies: Latencies,
+    /// The times of the requests since the sample before, if there is one.
+    pub recent: Option<Latencies>,
     /// The state at the time of the sample.
     pub gauges: Gauges,
 }
@@ -150,6 +155,8 @@ impl Sample {
             getattrs: number(&stats["requests"]["getattr"]),
             uptime_s: number(&stats["uptime_s"]),
             counters,
+            latencies: latencies(&stats["latency"]),
+            recent: None,
             gauges,
         }
     }
@@ -180,6 +187,8 @@ impl Sample {
             getattrs: 0,
             uptime_s: number(&status["uptime_s"]),
             counters,
+            latencies: latencies(&export["latency"]),
+            recent: None,
             gauges: Gauges::Device {
                 size_bytes: number(&export["size_bytes"]),
                 clients: status["clients"].as_u64(),
@@ -187,13 +196,28 @@ impl Sample {
         }
     }
 
+    /// Sets [`recent`](Self::recent) to the times since an earlier sample of the same service, or
+    /// since the server started anew.
+    pub fn follow(&mut self, earlier: &Self) {
+        self.recent = Some(match self.began_anew(earlier) {
+            true => self.latencies.clone(),
+            false => self.latencies.since(&earlier.latencies),
+        });
+    }
+
+    /// Returns whether the counters began at 0 since an earlier sample.
+    fn began_anew(&self, earlier: &Self) -> bool {
+        let of = |sample: &Self, name: &str| sample.counters.get(name).copied().unwrap_or(0);
+        (self.pid, self.restarts) != (earlier.pid, earlier.restarts)
+            || earlier.counters.keys().any(|name| of(self, name) < of(earlier, name))
+    }
+
     /// Returns the rates per second since an earlier sample of the same service; `None` if less
     /// than `SPAN_MIN` has passed.
     pub fn since(&self, earlier: &Self) -> Option<Rates> {
         let span = self.at.checked_duration_since(earlier.at).filter(|span| *span >= SPAN_MIN)?;
         let of = |sample: &Self, name: &str| sample.counters.get(name).copied().unwrap_or(0);
-        let began_anew = (self.pid, self.restarts) != (earlier.pid, earlier.restarts)
-            || earlier.counters.keys().any(|name| of(self, name) < of(earlier, name));
+        let began_anew = self.began_anew(earlier);
         // Reading the counters of a mount is a request, too. Before it, the kernel checks
         // permissions, and requests the attributes if it does not have them.
         let own = match self.kind {
@@ -210,6 +234,16 @@ impl Sample {
         };
         Some(self.counters.keys().map(rate).collect())
     }
+}
+
+/// Returns the times of requests of all kinds together.
+fn latencies(by_kind: &Value) -> Latencies {
+    let mut all = Latencies::default();
+    for report in by_kind.as_object().into_iter().flatten().map(|(_, report)| report) {
+        let buckets = Vec::<(u64, u64)>::deserialize(&report["buckets"]);
+        all.add(&Latencies::of(buckets.into_iter().flatten()));
+    }
+    all
 }
 
 fn cache_gauges(cache: &Value) -> Gauges {
@@ -231,6 +265,7 @@ mod tests {
     fn mount(at: Instant, pid: u64, reads: u64, bytes: u64) -> Sample {
         let stats = json!({
             "pool": "/pool", "dir": "/mnt", "pid": pid, "uptime_s": 9, "panics": 0,
+            "latency": { "read": { "buckets": [[4096, reads]] }, "write": { "buckets": [[80, 1]] } },
             "requests": { "read": reads, "getxattr": 1 }, "read_bytes": bytes, "written_bytes": 0,
             "space": { "block_size": 4096, "blocks": 10, "blocks_free": 4 },
         });
@@ -257,6 +292,19 @@ mod tests {
             second.gauges,
             Gauges::Mount { size_bytes: 40960, used_bytes: 24576, processes: None }
         );
+    }
+
+    #[test]
+    fn times_are_of_the_last_interval() {
+        let start = Instant::now();
+        let (first, mut second) = (mount(start, 1, 10, 100), mount(start, 1, 31, 300));
+        second.follow(&first);
+        let recent = second.recent.as_ref().unwrap();
+        assert_eq!((recent.calls(), recent.percentile(0.01)), (21, Some(4095)));
+        assert_eq!((first.latencies.calls(), first.latencies.percentile(0.01)), (11, Some(79)));
+        let mut anew = mount(start, 2, 31, 300);
+        anew.follow(&first);
+        assert_eq!(anew.recent.unwrap().calls(), 32);
     }
 
     #[test]

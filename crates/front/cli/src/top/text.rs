@@ -36,15 +36,17 @@ const fn column(titles: [&'static str; 2], align: Align, least: Option<usize>, r
     Column { titles, align, least, rank }
 }
 
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 10] = [
     column(["KIND"; 2], Align::Text, None, 2),
     column(["NAME"; 2], Align::Path, Some(12), 0),
-    column(["POOL"; 2], Align::Path, Some(12), 7),
+    column(["POOL"; 2], Align::Path, Some(12), 9),
     column(["OPS", "OPS/s"], Align::Number, None, 1),
     column(["READ", "READ/s"], Align::Number, None, 3),
     column(["WRITTEN", "WRITTEN/s"], Align::Number, None, 4),
+    column(["P50"; 2], Align::Number, None, 8),
+    column(["P99"; 2], Align::Number, None, 6),
     column(["ERRORS"; 2], Align::Number, None, 5),
-    column(["STATE"; 2], Align::Text, Some(12), 6),
+    column(["STATE"; 2], Align::Text, Some(12), 7),
 ];
 
 /// The texts of a row, one for each column.
@@ -98,6 +100,12 @@ fn cells(row: &Row, totals: bool) -> Cells {
     };
     let none = || "-".to_owned();
     let bytes = |name| amount(name).map_or_else(none, |bytes| size::show(bytes as u64));
+    let percentile = |share| {
+        let sample = current?;
+        let times = if totals { Some(&sample.latencies) } else { sample.recent.as_ref() };
+        times?.percentile(share)
+    };
+    let took = |share| percentile(share).map_or_else(none, time);
     [
         row.kind.name().to_owned(),
         clean(&row.name),
@@ -105,6 +113,8 @@ fn cells(row: &Row, totals: bool) -> Cells {
         amount(OPERATIONS).map_or_else(none, number),
         bytes(READ_BYTES),
         bytes(WRITTEN_BYTES),
+        took(0.5),
+        took(0.99),
         current.map_or_else(none, |sample| sample.counters[ERRORS].to_string()),
         match (&row.state, current) {
             (RowState::Answers, Some(sample)) => about(sample, row.per_s.as_ref(), totals),
@@ -113,6 +123,17 @@ fn cells(row: &Row, totals: bool) -> Cells {
             _ => "no answer".to_owned(),
         },
     ]
+}
+
+/// Formats a time, with three digits at most.
+fn time(ns: u64) -> String {
+    let (amount, unit) = match ns {
+        ..1_000 => (ns as f64, "ns"),
+        ..1_000_000 => (ns as f64 / 1e3, "us"),
+        ..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    format!("{} {unit}", number(amount))
 }
 
 /// Formats a number, with a decimal if it is below 10 and not whole.
@@ -243,7 +264,8 @@ mod tests {
     fn row(name: &str, reads: u64) -> Row {
         let stats = serde_json::json!({
             "pool": "/dev/shm/some-pool", "dir": name, "pid": 1, "direct": true, "requests": { "read": reads },
-            "read_bytes": 4096 * reads, "space": { "block_size": 4096, "blocks": 1024, "blocks_free": 768 },
+            "read_bytes": 4096 * reads, "latency": { "read": { "buckets": [[12288, reads]] } },
+            "space": { "block_size": 4096, "blocks": 1024, "blocks_free": 768 },
         });
         let sample = Sample::of_mount(Instant::now(), &stats, Some(2));
         Row {
@@ -271,10 +293,10 @@ mod tests {
             lines(&table(), usize::MAX, usize::MAX),
             [
                 "2 served, since each was started; 1 without an answer; 1 server of other users, which this user may not query",
-                "KIND   NAME                  POOL                  OPS      READ  WRITTEN  ERRORS  STATE",
-                "mount  /mnt/a/long/way/down  /dev/shm/some-pool  12345  48.2 MiB      0 B       0  \
+                "KIND   NAME                  POOL                  OPS      READ  WRITTEN    P50    P99  ERRORS  STATE",
+                "mount  /mnt/a/long/way/down  /dev/shm/some-pool  12345  48.2 MiB      0 B  12 us  12 us       0  \
                  1 MiB of 4 MiB used, 2 processes beside the server",
-                "mount  /mnt/?[2Jsilent       /dev/shm/some-pool      -         -        -       -  no answer",
+                "mount  /mnt/?[2Jsilent       /dev/shm/some-pool      -         -        -      -      -       -  no answer",
             ]
         );
     }
@@ -296,11 +318,7 @@ mod tests {
         let at = |width| lines(&table(), width, 24)[2].clone();
         assert_eq!(
             at(80),
-            "mount  /mnt/a/long/way/down  12345  48.2 MiB      0 B       0  1 MiB of 4 MiB use…"
-                .chars()
-                .take(79)
-                .chain(['…'])
-                .collect::<String>()
+            "mount  …t/a/long/way/down  12345  48.2 MiB      0 B  12 us       0  1 MiB of 4 …"
         );
         assert_eq!(at(30), "mount  …a/long/way/down  12345");
         assert_eq!(at(12), "…ng/way/down");

@@ -113,7 +113,24 @@ struct Served<'a> {
     uptime_s: Option<u64>,
     totals: Option<&'a Counters>,
     per_s: Option<&'a Rates>,
+    /// Times of requests since the last table; in the first, since the server started.
+    latency_ns: Option<Percentiles>,
     gauges: Option<&'a Gauges>,
+}
+
+/// Percentiles of the times of requests, at most an eighth too large.
+#[derive(Serialize)]
+struct Percentiles {
+    p50: u64,
+    p99: u64,
+    p999: u64,
+}
+
+impl Percentiles {
+    fn of(sample: &Sample) -> Option<Self> {
+        let of = |share| sample.recent.as_ref().unwrap_or(&sample.latencies).percentile(share);
+        Some(Self { p50: of(0.5)?, p99: of(0.99)?, p999: of(0.999)? })
+    }
 }
 
 impl<'a> Served<'a> {
@@ -128,6 +145,7 @@ impl<'a> Served<'a> {
             uptime_s: current.map(|sample| sample.uptime_s),
             totals: current.map(|sample| &sample.counters),
             per_s: current.and(row.per_s.as_ref()),
+            latency_ns: current.and_then(Percentiles::of),
             gauges: current.map(|sample| &sample.gauges),
         }
     }
@@ -217,10 +235,12 @@ impl View {
         known.last = Some(last);
         let Some(samples) = samples else { return };
         let mut before = std::mem::take(&mut known.served);
-        for Named { key, sample, targets } in samples {
+        for Named { key, mut sample, targets } in samples {
             known.targets.extend(&targets);
             if self.targets.is_empty() || !targets.is_empty() {
-                let rates = before.remove(&key).and_then(|(earlier, _)| sample.since(&earlier));
+                let earlier = before.remove(&key).map(|(earlier, _)| earlier);
+                let rates = earlier.as_ref().and_then(|earlier| sample.since(earlier));
+                earlier.iter().for_each(|earlier| sample.follow(earlier));
                 known.served.insert(key, (sample, rates));
             }
         }

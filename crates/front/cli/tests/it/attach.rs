@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -89,6 +90,42 @@ pub fn content(path: impl AsRef<Path>) -> String {
 }
 
 /// A server removes its claim of a directory when it ends.
+#[test]
+fn a_pool_is_made_as_it_is_attached() {
+    let cached = Cached::new();
+    fs::remove_file(cached.pool()).unwrap();
+    let (pool, data) = (cached.pool(), cached.data());
+    let refused = cached.run(&["attach", "--create", pool.to_str().unwrap(), "/srv"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(!pool.exists());
+
+    let create = ["--create", "--size", "64M"];
+    cached.attach(&create);
+    fs::write(data.join("file"), b"content").unwrap();
+    cached.keepstone(&["umount", data.to_str().unwrap()]);
+    assert_eq!(fs::read(data.join("file")).unwrap(), b"content");
+
+    // It is there now, and is attached as it is.
+    let made = fs::metadata(&pool).unwrap();
+    cached.attach(&create);
+    let again = fs::metadata(&pool).unwrap();
+    assert_eq!((again.ino(), again.len()), (made.ino(), made.len()));
+    cached.keepstone(&["umount", data.to_str().unwrap()]);
+
+    // A line of /etc/fstab.
+    fs::remove_file(&pool).unwrap();
+    let options = format!("attach={},create,size=64M,thick", data.display());
+    let helper = Command::new(env!("CARGO_BIN_EXE_keepstone"))
+        .arg0("mount.fuse.keepstone")
+        .args([&pool, &data])
+        .args(["-o", &options])
+        .output()
+        .unwrap();
+    assert!(helper.status.success(), "{helper:?}");
+    assert_eq!(fs::read(data.join("file")).unwrap(), b"content");
+    cached.keepstone(&["umount", data.to_str().unwrap()]);
+}
+
 #[test]
 fn nothing_is_left_of_the_claim_of_a_directory() {
     let cached = Cached::new();

@@ -327,6 +327,15 @@ fn crashtest_explores_a_script_and_shows_a_crash_again() {
     s.fails(["crashtest", "--replay", "garbage"], 2);
 }
 
+#[test]
+fn crashtest_refuses_rules_that_a_block_device_cannot_have() {
+    let s = Sandbox::empty();
+    for rules in ["epoch", "epoch-torn"] {
+        let told = s.fails(["crashtest", "--engine", "pmbd", "--semantics", rules], 2);
+        assert!(told.contains(rules) && told.contains("block devices"), "{told}");
+    }
+}
+
 /// Runs `keepstone ARGS` with its output to a pipe without a reader, or to the file `stdout`.
 fn with_stdout(args: &[&str], stdout: Option<&str>) -> std::process::Output {
     let to: std::process::Stdio = match stdout {

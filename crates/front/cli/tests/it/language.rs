@@ -150,7 +150,7 @@ fn formats() -> BTreeMap<String, u32> {
     versions
 }
 
-/// A table is no older than the format that it measures.
+/// A table is no older than the format that it measures, and its commit is known.
 #[test]
 fn measurements_are_of_the_present_formats() {
     let versions = formats();
@@ -158,8 +158,9 @@ fn measurements_are_of_the_present_formats() {
     assert!(is_current(&format!("formats: bpfs {bpfs}"), &versions).is_ok());
     assert!(is_current(&format!("formats: bpfs {}", bpfs - 1), &versions).is_err());
     let mut wrong = Vec::new();
+    let dirs = ["docs/measurements/", "docs/papers/"];
     let measured =
-        files(".md").into_iter().filter(|p| name_of(p).starts_with("docs/measurements/"));
+        files(".md").into_iter().filter(|p| dirs.iter().any(|dir| name_of(p).starts_with(dir)));
     for path in measured.filter(|path| !path.ends_with("README.md")) {
         let text = fs::read_to_string(&path).unwrap();
         let heads = text.split("\n\n").filter(|part| part.starts_with("Measured: "));
@@ -172,6 +173,9 @@ fn measurements_are_of_the_present_formats() {
                 if !head.contains(what) {
                     wrong.push(format!("{}: no `{what}` in `{head}`", name_of(&path)));
                 }
+            }
+            if head.contains("-dirty") {
+                wrong.push(format!("{}: not of a commit: `{head}`", name_of(&path)));
             }
             if let Err(why) = is_current(head, &versions) {
                 wrong.push(format!("{}: {why}", name_of(&path)));

@@ -12,6 +12,7 @@ mod copies;
 mod doctor;
 mod every;
 mod foreign;
+mod foreign_bugs;
 mod kept;
 mod kernel;
 mod language;

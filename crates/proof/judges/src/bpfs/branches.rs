@@ -15,17 +15,14 @@ use crashsim::keeping;
 use crashsim::recorder::Recorder;
 use crashsim::run::Base;
 use crashsim::sited::Sited;
-use crashsim::target::{self, Target as _};
+use crashsim::target::Target as _;
 use crashsim::workload::POOL_BYTES;
 use pmem::Medium;
-use pool::{DurabilityMode, MountOptions, base_of_branch};
+use pool::{DurabilityMode, MountOptions, TreeSource, base_of_branch};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use vfs::script::{Driver, parse};
 use vfs::tree::tree;
-use vfs::{
-    Caller, Errno, FileSystem, NewKind, NewNode, ROOT, RenameFlags, Timestamp, TreeCopy,
-    remove_tree,
-};
+use vfs::{Errno, FileSystem, ROOT, RenameFlags, Timestamp, remove_tree};
 
 /// The name of the branch.
 const NAME: &str = "b";
@@ -65,26 +62,11 @@ fn run(fs: &dyn FileSystem, script: &str) -> Result<(), String> {
 }
 
 /// Makes the branch, as `keepstone branch create` does.
-fn create<M: Medium>(pool: &Pool<'_, M>, medium: &M) -> vfs::Result<()> {
+fn create<M: Medium>(pool: &Pool<'_, M>) -> vfs::Result<()> {
     let base = base_of_branch(NAME);
     let dir = pool.branches_dir(true)?.ok_or(Errno::NOENT)?;
     pool.create_snapshot(&base)?;
-    let options = MountOptions {
-        read_only: true,
-        snapshot: Some(base.clone()),
-        threads: Some(1),
-        clock: target::clock,
-        seed: Some(7),
-        ..MountOptions::default()
-    };
-    // Only loads, which have no place in the trace.
-    let source = bpfs::Bpfs::mount(Sited(medium), &options).map_err(|_| Errno::IO)?;
-    let node = NewNode { kind: NewKind::Dir, mode: 0o700, umask: 0 };
-    let made = pool.create(&Caller::ROOT, dir, base.as_bytes(), &node)?.ino;
-    let share = |from, to| pool.clone_from_snapshot(&base, from, to);
-    TreeCopy::new((&source, pool), &share, &mut |_| true).fill(ROOT, made)?;
-    pool.forget(made, 1);
-    pool.rename((dir, base.as_bytes()), (dir, NAME.as_bytes()), RenameFlags::NOREPLACE)
+    pool.copy_tree(&TreeSource::Snapshot(&base), (dir, NAME.as_bytes())).map(drop)
 }
 
 /// Removes what is not finished, and the snapshots of branches that are no more.
@@ -175,7 +157,7 @@ const COMMANDS: [BranchCommand; 3] = [
     BranchCommand {
         name: "create a branch",
         has_branch: false,
-        run: |pool, medium| create(pool, medium).map_err(text),
+        run: |pool, _| create(pool).map_err(text),
         done: |pool, _| (pool.clone(), Some(pool)),
     },
     BranchCommand {
@@ -201,7 +183,7 @@ fn pool_before(has_branch: bool) -> Result<Vec<u8>, String> {
     }
     let image = CrashImage::of(base.bytes);
     let pool = mount(&image, DurabilityMode::default())?;
-    create(&pool, &image).map_err(text)?;
+    create(&pool).map_err(text)?;
     let branch = bpfs::Branch::<Sited<&CrashImage>>::open(pool, NAME).map_err(text)?;
     run(&branch, CHANGES)?;
     drop(branch);
@@ -224,7 +206,7 @@ fn check_without_crashes() -> Result<(), String> {
         let options = MountOptions { clock: || Timestamp(7), ..mounted::mount_options() };
         let pool = bpfs::Bpfs::mount(Sited(&image), &options).map_err(text)?;
         run(&pool, POOL)?;
-        create(&pool, &image).map_err(text)?;
+        create(&pool).map_err(text)?;
         run(&pool, change)?;
         match pool.commit_branch(NAME, &base_of_branch(NAME)) {
             Err(Errno::AGAIN) => {}
@@ -234,7 +216,7 @@ fn check_without_crashes() -> Result<(), String> {
     let image = CrashImage::of(pool_before(false)?);
     let pool = mount(&image, DurabilityMode::default())?;
     let before = digest(&pool)?;
-    create(&pool, &image).map_err(text)?;
+    create(&pool).map_err(text)?;
     discard(&pool, &image)?;
     run(&pool, "create /fill")?;
     let fill = pool.peek(ROOT, b"fill").map_err(text)?.ino;

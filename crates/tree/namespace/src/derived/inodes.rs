@@ -159,9 +159,20 @@ impl InodeState {
     /// back a reference to the inode's previous life.)
     #[inline]
     pub fn begin(&self, kind: FileKind, flags: u32) {
-        self.links.store(0, Relaxed);
+        self.prepare(kind, LIVE | flags, 0);
+    }
+
+    /// Prepares a life, with these names. It begins when [`begin_prepared`](Self::begin_prepared)
+    /// is called; until then no other thread finds the inode.
+    pub fn prepare(&self, kind: FileKind, flags: u32, links: u32) {
+        self.links.store(links, Relaxed);
         self.executions.store(0, Relaxed);
-        self.state.store(LIVE | flags | (kind.mode_bits() >> 12) << KIND_SHIFT, Release);
+        self.state.store(flags | (kind.mode_bits() >> 12) << KIND_SHIFT, Release);
+    }
+
+    /// Begins a life that was prepared.
+    pub fn begin_prepared(&self) {
+        self.state.store(self.state.load(Relaxed) | LIVE, Release);
     }
 
     /// Returns whether it lives.

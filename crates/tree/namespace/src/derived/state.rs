@@ -13,6 +13,7 @@ use os::caller;
 use pool::DurabilityMode;
 use smallvec::SmallVec;
 use std::io;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{Errno, FileKind, Ino, Result, WaitingCalls};
@@ -425,11 +426,16 @@ impl<V: Inode> State<V> {
     /// higher one, for which it must make room. The search starts at `hint`. `ENOSPC` if none is
     /// free, or if the arena lacks memory.
     pub fn claim_number(&self, hint: u64, slots: u64) -> Result<Ino> {
+        self.claim_numbers(hint, slots, 1).map(|run| Ino(run.start))
+    }
+
+    /// As [`claim_number`](Self::claim_number), for up to `most` numbers that follow each other.
+    pub fn claim_numbers(&self, hint: u64, slots: u64, most: u64) -> Result<Range<u64>> {
         if self.arena.is_short() {
             return Err(Errno::NOSPC);
         }
         let numbers = &self.tables.numbers;
-        let claim = |within| numbers.claim(&self.arena, within, 1);
+        let claim = |within| numbers.claim(&self.arena, within, most);
         let (all, free) = self.inode_counts();
         let room = all - free + 1 < slots;
         let run = room
@@ -437,8 +443,8 @@ impl<V: Inode> State<V> {
             .flatten()
             .or_else(|| claim(slots..numbers.len()))
             .ok_or(Errno::NOSPC)?;
-        self.free_numbers().fetch_sub(1, Relaxed);
-        Ok(Ino(run.start))
+        self.free_numbers().fetch_sub(run.end - run.start, Relaxed);
+        Ok(run)
     }
 
     /// Gives an inode number back; returns whether it was used.
