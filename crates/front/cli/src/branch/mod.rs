@@ -13,7 +13,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::pool::{BranchInfo, Engine, MountOptions, TreeSource, base_of_branch, branch_part, branches_part};
+use ::pool::{
+    BranchInfo, Engine, MountOptions, TreeSource, base_of_branch, branch_part, branches_part,
+};
 use ::pool::{check_branch_name, later_of_branch};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand};
