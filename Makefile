@@ -54,7 +54,7 @@ SCMFS_BENCH ?=
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs paper install uninstall deb rpm wheel book campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests foreign-bugs torture machine-torture fuzz clean
+.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs paper install uninstall deb rpm wheel book campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test systemd-test foreign-tests foreign-bugs torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -291,6 +291,9 @@ dax-programs-test: build ## real programs on ext4 and XFS with DAX, in the emula
 
 vm-test: build ## boot a virtual machine from a served block device, and kill both ends (half a minute)
 	scripts/machine/vm-boot.sh
+
+systemd-test: deb ## boot a Debian with systemd, the packages and lines of fstab, three times (ten minutes, as root)
+	scripts/test/systemd.sh
 
 foreign-tests: build ## the test suites of git, coreutils and CPython on tmpfs and under `keepstone run` (nightly: hours)
 	scripts/test/foreign.sh

@@ -29,7 +29,7 @@ macro_rules! tell {
 /// Whether output could not be written although its reader still exists.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Prints on stdout. Call it by [`say!`].
+/// Prints a text on stdout, for the macros.
 pub fn print(text: Arguments<'_>) {
     let mut stdout = io::stdout().lock();
     match stdout.write_fmt(text).and_then(|()| stdout.flush()) {
@@ -40,7 +40,7 @@ pub fn print(text: Arguments<'_>) {
     }
 }
 
-/// Prints on stderr. Call it by [`tell!`].
+/// Prints a text on stderr, for the macros.
 pub fn print_error(text: Arguments<'_>) {
     let _ = io::stderr().lock().write_fmt(text);
 }

@@ -104,7 +104,7 @@ pub struct Sample {
     pub counters: Counters,
     /// The times of all requests since then; none of a server that does not measure them.
     pub latencies: Latencies,
-    /// The times of the requests since the sample before, if there is one.
+    /// The times of the requests since the previous sample; `None` in the first.
     pub recent: Option<Latencies>,
     /// The state at the time of the sample.
     pub gauges: Gauges,
@@ -197,7 +197,7 @@ impl Sample {
     }
 
     /// Sets [`recent`](Self::recent) to the times since an earlier sample of the same service, or
-    /// since the server started anew.
+    /// since the server started, if it has started again.
     pub fn follow(&mut self, earlier: &Self) {
         self.recent = Some(match self.began_anew(earlier) {
             true => self.latencies.clone(),

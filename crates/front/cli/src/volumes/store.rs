@@ -119,7 +119,7 @@ impl VolumeStore {
             .with_context(|| format!("{}: another process serves it", dir.display()))?;
         for entry in fs::read_dir(&dir)? {
             let entry = entry?;
-            // What a process has begun to make, or to remove (volumes-V1).
+            // A process was making it, or removing it (volumes-V1).
             if entry.file_name().to_string_lossy().starts_with('.') {
                 fs::remove_dir_all(entry.path())?;
             }
@@ -279,7 +279,7 @@ impl VolumeStore {
              and begin with a letter or digit"
         );
         let mut locks = held(&self.locks);
-        // Locks that nobody holds need not stay.
+        // Locks that no thread holds need not stay.
         locks.retain(|_, lock| Arc::strong_count(lock) > 1);
         Ok(locks.entry(name.to_owned()).or_default().clone())
     }
