@@ -62,15 +62,11 @@ pub trait Medium: Send + Sync {
         false
     }
 
-    /// Returns the present length. As [`len`](Self::len), but asks the system whether another
-    /// process that shares the region has extended it. Not for callers that hold locks: a program
-    /// may have given the descriptor's number to a file that this process serves.
+    /// Returns the present length. As [`len`](Self::len), but notices that another process that
+    /// shares the region has extended it, which accesses notice by themselves.
     fn current_len(&self) -> u64 {
         self.len()
     }
-
-    /// Notes that another process that shares the region has extended it to this length.
-    fn note_len(&self, _len: u64) {}
 
     /// Returns the length to which the region can grow.
     fn max_len(&self) -> u64 {
@@ -242,9 +238,6 @@ impl<M: Medium + ?Sized> Medium for &M {
     }
     fn current_len(&self) -> u64 {
         (**self).current_len()
-    }
-    fn note_len(&self, len: u64) {
-        (**self).note_len(len);
     }
     fn max_len(&self) -> u64 {
         (**self).max_len()

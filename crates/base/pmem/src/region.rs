@@ -68,7 +68,7 @@ pub struct Region {
     base: *mut u8,
     /// Only grows while the region is shared, and never beyond the mapping.
     len: AtomicU64,
-    /// Whether other processes may extend the file.
+    /// Whether other processes may extend the file: its length counts then, as far as it is mapped.
     follows_file: bool,
     writable: bool,
     stores: Stores,
@@ -599,16 +599,8 @@ impl Medium for Region {
     }
 
     fn current_len(&self) -> u64 {
-        if let Some(len) = self.file_len() {
-            self.note_len(len);
-        }
+        self.follow_file();
         self.limit()
-    }
-
-    fn note_len(&self, len: u64) {
-        if self.follows_file {
-            self.len.fetch_max(len.min(self.mapping.len()), Ordering::AcqRel);
-        }
     }
 
     fn max_len(&self) -> u64 {

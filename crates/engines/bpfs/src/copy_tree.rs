@@ -320,7 +320,11 @@ impl<'a, M: Medium> TreeCopy<'a, M> {
 
     /// Makes a directory, and the inodes that its entries name. Returns its blocks, and what they
     /// contain.
-    fn make_dir(&mut self, dir: &NewInode, parent: Ino) -> Result<(Vec<BlockNo>, Vec<EntryBlock>)> {
+    fn make_dir(
+        &mut self,
+        dir: &NewInode,
+        parent: Ino,
+    ) -> Result<(Vec<BlockNo>, Vec<EntryBlock>)> {
         let files = self.files;
         let mut blocks = self.load_dir(dir)?;
         let names = blocks.iter().flat_map(Chain::new).flatten();

@@ -6,9 +6,9 @@
 //!   long ([`StateSize`](crate::tables::StateSize)). Blocks that it does not have are claimed, and
 //!   not counted. Those that it gains become free after the commit.
 //! - resize-Z4: a process that shares the pool learns of the new length by itself: when it meets a
-//!   pointer beyond the length that it knows, it looks at the word in PM
-//!   ([`PoolLength`](crate::superblock::PoolLength)). The file is longer, and mapped there, before
-//!   any such pointer exists. No system call is needed, so a process that holds locks can learn it.
+//!   pointer beyond the length that it knows ([`PoolLength`](crate::superblock::PoolLength)), or
+//!   accesses such a block ([`Medium::current_len`]). The file is longer, and mapped there, before
+//!   any such pointer exists.
 //! - resize-Z2: a block that lies beyond the new end is copied, and the copy is durable before the
 //!   word that leads to it. So each move is atomic, and changes nothing that can be read. A crash
 //!   leaves a pool of the old size, some of whose blocks have moved.
@@ -128,7 +128,7 @@ impl<F: Files> Pool<F> {
     /// already, `ENOSPC` if the file system below has no space, `EROFS`.
     pub fn lengthen_to(&self, bytes: u64) -> Result<u64> {
         let blocks = bytes / BLOCK / UNIT * UNIT;
-        if blocks * BLOCK > self.medium().len() {
+        if blocks * BLOCK > self.medium().current_len() {
             return Err(Errno::INVAL);
         }
         self.files.op(|core| core.lengthen(blocks))?;
@@ -160,7 +160,7 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Pool<F> {
         let bytes = bytes / (UNIT * BLOCK) * UNIT * BLOCK;
         // A file that was extended in vain before is not too long: the next user of the pool
         // ignores the rest, and `resize` cuts it off.
-        if bytes > region.len() {
+        if bytes > region.current_len() {
             match is_thin(&self.files.medium()) {
                 true => region.grow_sparse(bytes),
                 false => region.grow(bytes),

@@ -78,10 +78,8 @@ impl<S: Storage> SharedPool for Core<S> {
     fn derive(&self, held: &BTreeMap<Ino, Held>, census: &Census) -> Option<String> {
         // The process that died may have extended the pool.
         let (medium, most) = (self.medium(), self.tables().blocks.len());
-        let there = medium.0.max_len() / BLOCK;
-        let blocks = block_count(&medium).min(most).min(there);
-        medium.0.note_len(blocks * BLOCK);
-        self.tables().set_block_count(blocks);
+        let there = medium.0.current_len() / BLOCK;
+        self.tables().set_block_count(block_count(&medium).min(most).min(there));
         self.tables().clear();
         let scan = self.scan(&ScanOptions { threads: 1, held }, &|_| {});
         self.tables().recover_pins(census);

@@ -198,9 +198,8 @@ impl PoolLength {
         let (known, sb) = (self.known(), superblock(medium));
         if let Some(bytes) = sb.resized_bytes()
             && bytes > known
-            && bytes <= medium.0.max_len()
+            && bytes <= medium.0.current_len()
         {
-            medium.0.note_len(bytes);
             self.0.fetch_max(bytes, Relaxed);
         }
         self.known()

@@ -415,8 +415,8 @@ os::thread_cell! {
 }
 
 impl Tables {
-    /// Initialises the tables for an empty pool. Blocks that it does not have yet are claimed. The
-    /// tables that lookups read get huge pages: a thousandth of the pool, within a limit.
+    /// Initialises the tables for an empty pool. Blocks that it does not have yet are claimed. The tables that lookups read get huge pages: a
+    /// thousandth of the pool, within a limit.
     pub(crate) fn clear(&self) {
         let huge = (self.block_count() * BLOCK / 1024).min(HUGE_PAGES_MAX) as usize;
         self.common.clear(if huge < HUGE_PAGES_FROM { 0 } else { huge });

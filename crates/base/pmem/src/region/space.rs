@@ -68,10 +68,8 @@ impl Region {
         }
     }
 
-    /// Checks an access beyond the known length. Another process may have extended the file, as far
-    /// as it is mapped ([`OpenOptions::reserve`]). A part that the file does not have is found to
-    /// be lost. Panics if the mapping does not hold it. Makes no system call: the caller may hold
-    /// locks.
+    /// Checks an access beyond the known length, which another process may have extended. Panics if
+    /// the region does not hold it.
     #[cold]
     #[inline(never)]
     pub(super) fn check_again(&self, off: u64, len: u64, limit: u64) {
@@ -79,18 +77,25 @@ impl Region {
         if limit == 0 && !self.writable {
             panic!("{path}: store of {len} bytes at {off} to a region opened read-only");
         }
-        let limit = if self.follows_file { self.mapping.len() } else { self.limit() };
-        match off.checked_add(len).filter(|end| *end <= limit) {
-            Some(end) => self.note_len(end),
-            None => panic!("{path}: access of {len} bytes at {off} in a region of {limit} bytes"),
+        let limit = self.current_len();
+        if off.checked_add(len).is_none_or(|end| end > limit) {
+            panic!("{path}: access of {len} bytes at {off} in a region of {limit} bytes");
         }
     }
 
-    /// Returns the length of the file, if other processes may extend it. `None` if a program has
-    /// closed it.
-    pub(super) fn file_len(&self) -> Option<u64> {
-        let file = self.watch.as_ref().filter(|_| self.follows_file)?.file()?;
-        rustix::fs::fstat(file).ok().map(|stat| stat.st_size.cast_unsigned())
+    /// Takes over the length of the file, if other processes may extend it. The added part is
+    /// mapped already ([`OpenOptions::reserve`]).
+    pub(super) fn follow_file(&self) {
+        if !self.follows_file {
+            return;
+        }
+        // A program may have closed the file. Then whatever is mapped counts: a part that the file
+        // does not have is found to be lost.
+        let end = match self.watch.as_ref().and_then(RegionWatch::file) {
+            Some(file) => rustix::fs::fstat(file).map_or(0, |stat| stat.st_size.cast_unsigned()),
+            None => u64::MAX,
+        };
+        self.len.fetch_max(end.min(self.mapping.len()), Ordering::AcqRel);
     }
 
     /// Returns whether the file takes space when that is [provisioned](crate::Medium::provision),
