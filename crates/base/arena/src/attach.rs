@@ -105,14 +105,6 @@ impl Arena {
         Ok(rustix::fs::flock(&session.file, FlockOperation::LockShared)?)
     }
 
-    /// Returns the size that the process chose which made the arena; 0 for one that is not shared.
-    pub fn size(&self) -> u64 {
-        match &self.kind {
-            ArenaKind::Shared(session, _) => session.header().size.load(Relaxed),
-            _ => 0,
-        }
-    }
-
     /// Gives the arena the new owner, group and mode of the object that it describes, as `place`
     /// has them. If the owner has changed and the caller is root, moves the file to the directory
     /// of the new owner.
@@ -150,11 +142,9 @@ impl Place {
         Self { root, name, owner: directory::caller(), group, mode: 0o600, format }
     }
 
-    /// Opens the arena of this name, or makes it. `plan` returns the tables of an arena of some
-    /// size: of a new one this `size`, of an existing one that which the process chose that made it
-    /// ([`Arena::size`]). `hold` converts the caller's lock on the object that the arena describes
-    /// (attach-A5). It does not wait, but fails with `WouldBlock`. Afterwards the caller holds that
-    /// lock shared.
+    /// Opens the arena of this name with these tables, or makes it. `hold` converts the caller's
+    /// lock on the object that the arena describes (attach-A5). It does not wait, but fails with
+    /// `WouldBlock`. Afterwards the caller holds that lock shared.
     ///
     /// # Errors
     /// If the file cannot be trusted; if its users have another format, are in another PID or time
@@ -162,11 +152,10 @@ impl Place {
     /// a system call.
     pub fn attach(
         &self,
-        size: u64,
-        plan: &dyn Fn(u64) -> Layout,
+        layout: &Layout,
         hold: &dyn Fn(Hold) -> io::Result<()>,
     ) -> io::Result<Attached> {
-        let tables = Layout::shared().session.expect("it begins so");
+        let tables = layout.session.expect("the layout was begun with `Layout::shared`");
         let nap = |file: OwnedFd| {
             drop(file);
             let _ = rustix::thread::nanosleep(&NAP);
@@ -189,9 +178,8 @@ impl Place {
                 continue;
             }
             let header = tables.read_header(&file)?;
+            let is_whole = stat_size(&file)? == layout.bytes() as u64;
             let ready = header.ready.load(Relaxed);
-            let found = plan(header.size.load(Relaxed));
-            let is_whole = stat_size(&file)? == found.bytes() as u64;
             let is_ready = is_whole && !header.is_lost() && ready == self.format | 1;
             was_lost = !is_ready && [0, self.format | 1].contains(&ready);
             if is_ready && (!alone || tables.is_used_in(&file)?) {
@@ -201,17 +189,13 @@ impl Place {
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => nap(file),
                     held => {
                         held?;
-                        let memory = self.map(&file, &found)?;
-                        return at.join(memory, file, &found, tables).map(Attached::Joined);
+                        let memory = self.map(&file, layout)?;
+                        return at.join(memory, file, layout, tables).map(Attached::Joined);
                     }
                 }
             } else if alone {
                 at.be_alone(&file, hold)?;
-                let arena = at.build(file, &plan(size), tables)?;
-                if let ArenaKind::Shared(session, _) = &arena.kind {
-                    session.header().size.store(size, Relaxed);
-                }
-                return Ok(Attached::Fresh(arena));
+                return at.build(file, layout, tables).map(Attached::Fresh);
             } else {
                 // The builder died while several processes waited for it; or the users of the arena
                 // have another format.
@@ -588,14 +572,11 @@ mod tests {
         let root = PathBuf::from(format!("/dev/shm/arena-left-{}", std::process::id()));
         std::fs::create_dir(&root).unwrap();
         let place = |name: &str, format| Place::private(&root, name, format);
-        let plan = |_| {
-            let mut layout = Layout::shared();
-            layout.table::<AtomicU64>(1 << 16);
-            layout
-        };
+        let mut layout = Layout::shared();
+        layout.table::<AtomicU64>(1 << 16);
         let make = |name: &str, format| {
-            let attached = place(name, format).attach(0, &plan, &|_| Ok(())).unwrap();
-            let Attached::Fresh(arena) = attached else {
+            let Attached::Fresh(arena) = place(name, format).attach(&layout, &|_| Ok(())).unwrap()
+            else {
                 panic!("nobody else has this name");
             };
             arena.publish().unwrap();
@@ -639,14 +620,9 @@ mod tests {
         let name = format!("arena-{name}-{}", std::process::id());
         let path = format!("/dev/shm/keepstone-{}/{name}", directory::caller());
         let place = Place::private("/dev/shm", &name, 2);
-        let with_table = || {
-            let mut layout = Layout::shared();
-            let table = layout.table::<AtomicU64>(8 << 20);
-            (layout, table)
-        };
-        let table = with_table().1;
-        let Attached::Fresh(arena) = place.attach(0, &|_| with_table().0, &|_| Ok(())).unwrap()
-        else {
+        let mut layout = Layout::shared();
+        let table = layout.table::<AtomicU64>(8 << 20);
+        let Attached::Fresh(arena) = place.attach(&layout, &|_| Ok(())).unwrap() else {
             panic!("nobody else has this name");
         };
         let file = path.clone();
@@ -658,20 +634,14 @@ mod tests {
     fn a_session_that_detaches_leaves_threads_of_others_their_slots() {
         let name = format!("arena-two-sessions-{}", std::process::id());
         let place = Place::private("/dev/shm", &name, 2);
-        // The tables have the size that the first user has chosen.
-        let plan = |size| {
-            let mut layout = Layout::shared();
-            layout.table::<AtomicU64>(size as usize);
-            layout
-        };
-        let Attached::Fresh(first) = place.attach(512, &plan, &|_| Ok(())).unwrap() else {
+        let layout = Layout::shared();
+        let Attached::Fresh(first) = place.attach(&layout, &|_| Ok(())).unwrap() else {
             panic!("nobody else has this name");
         };
         first.publish().unwrap();
-        let Attached::Joined(second) = place.attach(4096, &plan, &|_| Ok(())).unwrap() else {
+        let Attached::Joined(second) = place.attach(&layout, &|_| Ok(())).unwrap() else {
             panic!("the first is there");
         };
-        assert_eq!([first.size(), second.size()], [512, 512]);
         drop(first.enter().unwrap());
         drop(second.enter().unwrap());
         assert_ne!(first.owner(), second.owner());

@@ -46,15 +46,6 @@ impl Bitmap {
         self.word(arena, bit).fetch_or(mask, AcqRel) & mask == 0
     }
 
-    /// Sets this bit and all behind it. No other thread uses the map.
-    pub fn set_from(&self, arena: &Arena, bit: u64) {
-        let mut done = bit;
-        while done < self.len {
-            self.word(arena, done).fetch_or(mask_of(done, self.len), Relaxed);
-            done = (done / 64 + 1) * 64;
-        }
-    }
-
     /// Clears a bit; returns whether it was set before.
     pub fn clear(&self, arena: &Arena, bit: u64) -> bool {
         let mask = 1 << (bit % 64);
@@ -106,11 +97,10 @@ impl Bitmap {
         None
     }
 
-    /// Claims a whole word of clear bits: the first among `most` words, from the start of `within`
-    /// on, continuing from its end at the start of the map. `None` if all of them have a set bit.
-    pub fn claim_word(&self, arena: &Arena, within: Range<u64>, most: u64) -> Option<Range<u64>> {
-        let (from, words) = (within.start, arena.table(self.words));
-        let words = &words[..words.len().min(within.end.div_ceil(64).max(1) as usize)];
+    /// Claims a whole word of clear bits: the first among `most` words, from that of bit `from` on,
+    /// continuing at the start of the map. `None` if all of them have a set bit.
+    pub fn claim_word(&self, arena: &Arena, from: u64, most: u64) -> Option<Range<u64>> {
+        let words = arena.table(self.words);
         let first = (from / 64) as usize % words.len();
         let (before, after) = words.split_at(first);
         let all = after.iter().zip(first..).chain(before.iter().zip(0..));
@@ -292,23 +282,17 @@ mod tests {
 
     #[test]
     fn whole_words_are_claimed_from_a_bit_on_and_around() {
-        const END: u64 = 64 * 4 + 10;
         let mut layout = Layout::default();
-        let map = Bitmap::plan(&mut layout, 1000);
+        let map = Bitmap::plan(&mut layout, 64 * 4 + 10);
         let arena = Arena::anonymous(&layout).unwrap();
         map.init(&arena);
-        map.set_from(&arena, END);
         map.set(&arena, 64 * 3 + 5);
-        assert_eq!(map.claim_word(&arena, 130..END, 1), Some(128..192));
-        assert_eq!(
-            map.claim_word(&arena, 130..END, 2),
-            None,
-            "one is claimed, one is not all clear"
-        );
-        assert_eq!(map.claim_word(&arena, 130..END, 9), Some(0..64));
-        assert_eq!(map.claim_word(&arena, 64 * 4 + 9..END, 9), Some(64..128));
-        assert_eq!(map.claim_word(&arena, 0..END, 9), None);
-        assert_eq!(map.count(&arena), 64 * 3 + 1 + 1000 - END);
+        assert_eq!(map.claim_word(&arena, 130, 1), Some(128..192));
+        assert_eq!(map.claim_word(&arena, 130, 2), None, "one is claimed, one is not all clear");
+        assert_eq!(map.claim_word(&arena, 130, 9), Some(0..64));
+        assert_eq!(map.claim_word(&arena, 64 * 4 + 9, 9), Some(64..128));
+        assert_eq!(map.claim_word(&arena, 0, 9), None);
+        assert_eq!(map.count(&arena), 64 * 3 + 1);
         assert_eq!(map.claim(&arena, 0..1000, 64), Some(192..197));
     }
 

@@ -115,7 +115,7 @@ impl<T> Clone for Span<T> {
 impl<T> Copy for Span<T> {}
 
 /// Plans the tables of an arena before it is mapped.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct Layout {
     bytes: usize,
     session: Option<session::Tables>,

@@ -62,12 +62,6 @@ pub trait Medium: Send + Sync {
         false
     }
 
-    /// Returns the present length. As [`len`](Self::len), but notices that another process that
-    /// shares the region has extended it, which accesses notice by themselves.
-    fn current_len(&self) -> u64 {
-        self.len()
-    }
-
     /// Returns the length to which the region can grow.
     fn max_len(&self) -> u64 {
         self.len()
@@ -235,9 +229,6 @@ impl<M: Medium + ?Sized> Medium for &M {
     }
     fn is_lost(&self) -> bool {
         (**self).is_lost()
-    }
-    fn current_len(&self) -> u64 {
-        (**self).current_len()
     }
     fn max_len(&self) -> u64 {
         (**self).max_len()

@@ -75,8 +75,7 @@ pub struct OpenOptions {
     /// The least length in bytes of an existing region; at least 1, unless `may_be_empty`.
     pub min_len: u64,
     /// Bytes of address space to reserve for a file, so that it can grow while it is mapped
-    /// ([`Medium::grow`](crate::Medium::grow)). A file that is opened for writing, to be shared,
-    /// has some in any case, because another process may extend it.
+    /// ([`Medium::grow`](crate::Medium::grow)).
     pub reserve: u64,
     /// Whether `open` accepts an empty file, which grows later (`reserve`).
     pub may_be_empty: bool,
@@ -90,7 +89,7 @@ impl OpenOptions {
         let mapping = Mapping::anonymous(len, MapFlags::empty())
             .map_err(|e| Error::io(path, "map memory", e))?;
         let grain = rustix::param::page_size() as u64;
-        let mapped = Mapped { mapping, grain, domain: Domain::Volatile, follows_file: false };
+        let mapped = Mapped { mapping, grain, domain: Domain::Volatile };
         self.finish(path, mapped, len, Access::ReadWrite, None)
     }
 
@@ -195,16 +194,13 @@ impl OpenOptions {
             Access::ReadWrite => Lock::Exclusive,
         });
         lock::take(path, &fd, lock, access)?;
-        // hugetlbfs would have to reserve the huge pages at once.
-        let can_grow = matches!(backing, Backing::File { fs, .. } if fs != FsType::Hugetlbfs);
-        let follows_file = can_grow && (lock, access) == (Lock::Shared, Access::ReadWrite);
-        let mapped_len = match (can_grow, follows_file) {
-            (true, true) => file_len.max(self.reserve).max(shared_reserve(file_len)),
-            (true, false) => file_len.max(self.reserve),
-            (false, _) => file_len,
+        let mapped_len = match backing {
+            // hugetlbfs would have to reserve the huge pages at once.
+            Backing::File { fs, .. } if fs != FsType::Hugetlbfs => file_len.max(self.reserve),
+            _ => file_len,
         };
         let (mapping, domain) = map_backing(path, &fd, stat, backing, mapped_len, access)?;
-        let mapped = Mapped { mapping, grain: backing.page_bytes(), domain, follows_file };
+        let mapped = Mapped { mapping, grain: backing.page_bytes(), domain };
         self.finish(path, mapped, len.unwrap_or(file_len), access, Some(fd))
     }
 
@@ -217,7 +213,7 @@ impl OpenOptions {
         access: Access,
         file: Option<OwnedFd>,
     ) -> Result<Region, Error> {
-        let Mapped { mapping, grain, domain: found, follows_file } = mapped;
+        let Mapped { mapping, grain, domain: found } = mapped;
         let domain = self.domain.unwrap_or(found);
         if domain != found {
             tracing::warn!(path = %path.display(), %found, %domain, "persistence domain overridden");
@@ -239,7 +235,6 @@ impl OpenOptions {
             path: path.to_owned(),
             mapping,
             len,
-            follows_file,
             grain,
             domain,
             access,
@@ -257,17 +252,6 @@ struct Mapped {
     mapping: Mapping,
     grain: u64,
     domain: Domain,
-    /// Whether other processes may extend the file.
-    follows_file: bool,
-}
-
-/// The most bytes of address space that a shared file gets for its growth.
-const GROWTH_MAX: u64 = 64 << 30;
-
-/// Returns the bytes of address space for a file of this length that processes share. While they
-/// use it, it can become four times as long, or 64 GiB longer if that is less.
-fn shared_reserve(len: u64) -> u64 {
-    len.saturating_add(len.saturating_mul(3).min(GROWTH_MAX))
 }
 
 /// Fails if a region cannot have this length.

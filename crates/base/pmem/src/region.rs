@@ -68,8 +68,6 @@ pub struct Region {
     base: *mut u8,
     /// Only grows while the region is shared, and never beyond the mapping.
     len: AtomicU64,
-    /// Whether other processes may extend the file: its length counts then, as far as it is mapped.
-    follows_file: bool,
     writable: bool,
     stores: Stores,
     stores_lines: bool,
@@ -104,8 +102,6 @@ pub(crate) struct Parts {
     pub(crate) mapping: Mapping,
     /// At most the length of the mapping.
     pub(crate) len: u64,
-    /// Whether other processes may extend the file.
-    pub(crate) follows_file: bool,
     pub(crate) grain: u64,
     pub(crate) domain: Domain,
     pub(crate) access: Access,
@@ -120,7 +116,7 @@ pub(crate) struct Parts {
 
 impl Region {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { path, mapping, len, follows_file, grain, domain, access, file, .. } = parts;
+        let Parts { path, mapping, len, grain, domain, access, file, .. } = parts;
         let instruments = Instruments::new(parts.emulation, parts.observer, mapping.len());
         let flush = match domain {
             // If a process is killed, others find its stores in the caches.
@@ -140,7 +136,6 @@ impl Region {
             watch: file.as_ref().and_then(watched),
             base: mapping.addr(),
             len: AtomicU64::new(len),
-            follows_file,
             writable: access == Access::ReadWrite,
             stores: Stores { width: NtWidth::detect(), flush },
             unordered: AtomicBool::new(false),
@@ -276,7 +271,7 @@ impl Region {
     #[inline]
     fn check(&self, off: u64, len: u64, limit: u64) {
         if off.checked_add(len).is_none_or(|end| end > limit) {
-            self.check_again(off, len, limit);
+            self.refuse(off, len, limit);
         }
     }
 
@@ -375,6 +370,16 @@ impl Region {
     #[inline]
     pub(crate) fn check_load(&self, off: u64, len: u64) {
         self.check(off, len, self.limit());
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, off: u64, len: u64, limit: u64) -> ! {
+        let path = self.path.display();
+        if limit < self.limit() {
+            panic!("{path}: store of {len} bytes at {off} to a region opened read-only");
+        }
+        panic!("{path}: access of {len} bytes at {off} in a region of {limit} bytes");
     }
 
     /// Does `op`, observed and slowed down if the region was opened so.
@@ -596,11 +601,6 @@ impl Medium for Region {
     #[inline]
     fn is_lost(&self) -> bool {
         RegionWatch::is_lost(self.watch.as_ref())
-    }
-
-    fn current_len(&self) -> u64 {
-        self.follow_file();
-        self.limit()
     }
 
     fn max_len(&self) -> u64 {

@@ -45,7 +45,7 @@ impl Volatile {
         if h.pool == self.id {
             return h;
         }
-        let len = self.block_count();
+        let len = self.blocks.len();
         Hints { pool: self.id, blocks: [0, 0, len - len / 32] }
     }
 
@@ -270,10 +270,10 @@ impl<'a> Txn<'a> {
     fn claim(&mut self, hint: usize, most: u64) -> Range<u64> {
         assert!(self.reserved > 0, "an operation reserved too few blocks");
         let (map, arena) = (&self.v.blocks, &self.v.arena);
-        let (start, end) = (self.v.hints().blocks[hint], self.v.block_count());
+        let start = self.v.hints().blocks[hint];
         let mut run = None;
         if most >= 64 && !self.is_scattered {
-            run = map.claim_word(arena, start..end, WORDS_LOOKED_AT);
+            run = map.claim_word(arena, start, WORDS_LOOKED_AT);
             self.is_scattered = run.is_none();
         }
         let one = |block: u64| block..block + 1;
@@ -282,7 +282,7 @@ impl<'a> Txn<'a> {
             zeroed.or_else(|| self.v.apart.take_any(self.v)).map(one)
         };
         let run = run
-            .or_else(|| map.claim(arena, start..end, most))
+            .or_else(|| map.claim(arena, start..map.len(), most))
             .or_else(|| map.claim(arena, 0..start, most))
             .or_else(kept)
             // Blocks may have been freed behind the search.

@@ -13,7 +13,7 @@ use crate::fs::Files;
 use crate::layout::*;
 use crate::snapshots::{TableEntry, kind_of};
 use crate::store::Store;
-use namespace::{Chain, POOL_BRANCHES, PoolLength, Storage as _};
+use namespace::{Chain, POOL_BRANCHES, Storage as _};
 use pmem::{Fenced, Medium, Pm};
 use pool::BranchInfo;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ const LISTED_MAX: u64 = 1 << 20;
 /// out.
 pub fn list<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<BranchInfo> {
     let Some(dir) = namespace::branches_dir(medium) else { return Vec::new() };
-    let trees = Trees { medium: Pm(&medium.0), length: PoolLength::new(pool_bytes), marks: 0 };
+    let trees = Trees { medium: Pm(&medium.0), bytes: pool_bytes, marks: 0 };
     trees.branches_in(dir).unwrap_or_default()
 }
 

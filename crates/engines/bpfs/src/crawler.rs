@@ -12,7 +12,6 @@
 
 use crate::blocks::Txn;
 use crate::layout::*;
-use namespace::PoolLength;
 use pmem::{Medium, Pm, PmOff};
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
@@ -123,7 +122,7 @@ impl Node {
 pub struct Trees<M> {
     pub medium: Pm<M>,
     /// Length of the formatted part of the region.
-    pub length: PoolLength,
+    pub bytes: u64,
     /// The bits that a pointer to a block of data may have: [`Pointer::CLEAN`] in pools with a
     /// backing store, else 0.
     pub marks: u64,
@@ -134,29 +133,20 @@ impl<M: Medium> Trees<M> {
     #[inline]
     pub fn check_block(&self, pointer: Pointer) -> Result<Option<BlockNo>> {
         let offset = pointer.word() & !self.marks;
-        if offset >= self.length.known() || !offset.is_multiple_of(BLOCK) {
-            return self.check_block_again(pointer);
+        if offset >= self.bytes || !offset.is_multiple_of(BLOCK) {
+            return Err(self.no_block(pointer));
         }
         // Only null has no block number.
         Ok(BlockNo::new(offset / BLOCK))
     }
 
-    /// Checks a pointer that leads to no known block of the pool, which may have become longer.
+    /// The error of a pointer that leads to no block of the pool.
     #[cold]
-    fn check_block_again(&self, pointer: Pointer) -> Result<Option<BlockNo>> {
-        let offset = pointer.word() & !self.marks;
+    fn no_block(&self, pointer: Pointer) -> Errno {
         match pointer {
-            Pointer::ABSENT if self.is_backed() => Err(ABSENT),
-            _ if offset.is_multiple_of(BLOCK) && offset < self.bytes() => {
-                Ok(BlockNo::new(offset / BLOCK))
-            }
-            _ => Err(Errno::UCLEAN),
+            Pointer::ABSENT if self.is_backed() => ABSENT,
+            _ => Errno::UCLEAN,
         }
-    }
-
-    /// Returns the length of the pool in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.length.look(&self.medium)
     }
 
     /// Returns whether the pool has a backing store.
@@ -335,7 +325,7 @@ impl<M: Medium> Trees<M> {
     /// Fences the shadow blocks, then stores the word that names them and makes it durable
     /// (crawler-T1).
     pub fn commit(&self, word_off: PmOff, value: u64) {
-        debug_assert!(word_off.get() + 8 <= self.bytes(), "crawler-T4: a word behind the pool");
+        debug_assert!(word_off.get() + 8 <= self.bytes, "crawler-T4: a word behind the pool");
         let ready = self.medium.fence();
         let _ = self.medium.publish(word_off, value, ready);
     }

@@ -207,7 +207,7 @@ impl<M: Medium> Store<M> {
             return Ok(None);
         }
         // An optimistic reader can meet inconsistent words (crawler-T4).
-        if (extent.block + extent.count) * BLOCK > self.bytes() {
+        if (extent.block + extent.count) * BLOCK > self.bytes {
             return Err(Errno::UCLEAN);
         }
         let inside = at % BLOCK;

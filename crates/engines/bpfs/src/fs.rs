@@ -9,7 +9,7 @@ use crate::snapshots::find_entry;
 use crate::store::Store;
 use crate::volatile::VolatilePlan;
 use arena::Layout;
-use namespace::{Core, Format, Memory, PoolLength, StateSize, Storage as _};
+use namespace::{Core, Format, Memory, Storage as _};
 use pmem::{Medium, Pm, PmOff};
 use pool::stream::ReceiveStep;
 use pool::{DurabilityMode, Error, MountOptions, Snapshots, TreeSource};
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Cloned, Durability, Errno, Fallocate, Ino, Limits, LoadedObject, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = 29 << 1;
+pub const STATE_FORMAT: u64 = 28 << 1;
 
 /// The operations on contents. Each may use the store and the other operations.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -45,7 +45,7 @@ impl<M: Medium> Files<M> {
             return Err(Error::Unusable("a snapshot can be mounted only to be read".to_owned()));
         }
         let found = match o.is_incomplete {
-            true => find_entry(&self.medium, self.bytes(), name),
+            true => find_entry(&self.medium, self.bytes, name),
             false => self.find_snapshot(name),
         };
         let entry = found.map_err(|e| match e {
@@ -65,8 +65,8 @@ impl<M: Medium> namespace::Files for Files<M> {
     const FORMAT: Format = layout::FORMAT;
     const STATE_FORMAT: u64 = STATE_FORMAT;
 
-    fn plan(is_shared: bool, size: StateSize) -> VolatilePlan {
-        VolatilePlan::new(is_shared, size)
+    fn plan(is_shared: bool, blocks: u64) -> VolatilePlan {
+        VolatilePlan::new(is_shared, blocks)
     }
 
     fn layout(plan: &mut VolatilePlan) -> &Layout {
@@ -75,12 +75,12 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn with(medium: M, plan: VolatilePlan, memory: Memory, o: &MountOptions) -> Self {
         let v = plan.open(memory);
-        let length = PoolLength::new(v.block_count() * BLOCK);
+        let bytes = v.blocks.len() * BLOCK;
         let medium = Pm(medium);
         let is_backed = namespace::version(&medium) == layout::BACKED_VERSION;
         let marks = if is_backed { layout::Pointer::CLEAN } else { 0 };
         Self(Core(Store {
-            trees: Trees { medium, length, marks },
+            trees: Trees { medium, bytes, marks },
             v,
             read_only: AtomicBool::new(o.read_only),
             clock: o.clock,
@@ -98,7 +98,7 @@ impl<M: Medium> namespace::Files for Files<M> {
         if let Some(name) = &o.snapshot {
             return self.begin_use_of_snapshot(name, o);
         }
-        if o.read_only && !redo::pending(&self.medium, self.bytes()).is_empty() {
+        if o.read_only && !redo::pending(&self.medium, self.bytes).is_empty() {
             return Err(namespace::interrupted());
         }
         Ok(())

@@ -434,10 +434,9 @@ mod tests {
     use crate::volatile::VolatilePlan;
     use arena::Arena;
     use namespace::Memory;
-    use namespace::StateSize;
 
     fn volatile() -> Volatile {
-        let mut plan = VolatilePlan::new(false, StateSize { blocks: 64, most: 64 });
+        let mut plan = VolatilePlan::new(false, 64);
         let arena = Arena::anonymous(plan.layout()).unwrap();
         plan.open(Memory::Fresh { arena, seed: 1 })
     }

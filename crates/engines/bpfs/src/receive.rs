@@ -457,14 +457,14 @@ impl<M: Medium> Files<M> {
     fn begin_to_receive(&self, name: &str, head: &StreamHead) -> Result<()> {
         self.check_may_change(name)?;
         let inode_file = blocks_over(head.inodes / INODES_PER_BLOCK);
-        if inode_file > self.v.block_count() {
+        if inode_file > self.v.blocks.len() {
             return Err(Errno::NOSPC);
         }
         let _lock = self.v.snapshots.hold(&self.v, 0)?;
         let base = match &head.base {
             Some(base) => {
                 let found = find_base(&entries(&self.medium), base).ok_or(Errno::NOENT)?;
-                found.check(self.bytes()).map_err(|_| Errno::UCLEAN)?;
+                found.check(self.bytes).map_err(|_| Errno::UCLEAN)?;
                 Some(found)
             }
             None => None,
@@ -491,7 +491,7 @@ impl<M: Medium> Files<M> {
 
     /// Returns the entry of a snapshot that is being received.
     fn find_incomplete(&self, name: &str) -> Result<TableEntry> {
-        let entry = find_entry(&self.medium, self.bytes(), name)?;
+        let entry = find_entry(&self.medium, self.bytes, name)?;
         if entry.is_incomplete() { Ok(entry) } else { Err(Errno::NOENT) }
     }
 

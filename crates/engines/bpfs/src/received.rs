@@ -30,7 +30,7 @@ const GROUP_INODES: u64 = 4096;
 /// Those of [`crate::info`]; `ENOENT` if there is no such snapshot, `EUCLEAN` if it is damaged.
 pub fn token(medium: &impl Medium, name: &str) -> Result<Option<StreamToken>, pool::Error> {
     let trees = trees(medium)?;
-    let entry = find_entry(&trees.medium, trees.bytes(), name)?;
+    let entry = find_entry(&trees.medium, trees.bytes, name)?;
     if !entry.is_incomplete() {
         return Ok(None);
     }
@@ -146,7 +146,7 @@ impl<M: Medium> Group<'_, M> {
 /// Checks all of a snapshot that was received (received-V1).
 fn verify<M: Medium>(medium: &M, name: &str, inodes: u64, digest: u64) -> Result<(), ReceiveError> {
     let trees = trees(medium)?;
-    let entry = find_entry(&trees.medium, trees.bytes(), name)?;
+    let entry = find_entry(&trees.medium, trees.bytes, name)?;
     let mut table = Table::new(&trees, &entry)?;
     let (mut found, mut count) = (InodeDigest::default(), 0);
     for number in 1..entry.inodes() {

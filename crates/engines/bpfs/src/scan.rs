@@ -79,7 +79,7 @@ impl<M: Medium> Store<M> {
     /// file. Returns whether the inode file is sound.
     pub fn scan_inode_file(&self, scan: &Scan) -> bool {
         if !self.is_read_only() {
-            redo::replay(&self.medium, self.bytes());
+            redo::replay(&self.medium, self.bytes);
         }
         for block in 0..FIRST_INODES.get() {
             self.v.blocks.set(&self.v.arena, block);
@@ -88,7 +88,7 @@ impl<M: Medium> Store<M> {
         let object = || "the inode file".to_owned();
         let (root_at, size_at, root) = self.inode_words();
         let size = self.medium.load_u64(size_at);
-        if size == 0 || !size.is_multiple_of(BLOCK) || size > self.bytes() {
+        if size == 0 || !size.is_multiple_of(BLOCK) || size > self.bytes {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
         }
@@ -189,7 +189,7 @@ impl<M: Medium> Store<M> {
         for entry in snapshots::entries(&self.medium) {
             let name = entry.name();
             let object = || format!("snapshot {:?} at {:#x}", name, entry.root_at);
-            let mut sound = entry.check(self.bytes());
+            let mut sound = entry.check(self.bytes);
             if sound.is_ok() && !names.insert(name.to_owned()) {
                 sound = Err("another one has its name".to_owned());
             }

@@ -14,7 +14,7 @@ use crate::crawler::{Node, Trees};
 use crate::layout::*;
 use crate::receive::progress_of;
 use crate::snapshots::{TableEntry, find_entry, kind_of};
-use namespace::{Chain, PoolLength};
+use namespace::Chain;
 use pmem::{Medium, Pm, PmOff};
 use pool::stream::{
     DATA_MAX, INODE_NEW, InodeDigest, SendError, SendRequest, StreamEntry, StreamHead, StreamInode,
@@ -35,8 +35,8 @@ const _: () = assert!(RUN <= DATA_MAX);
 
 /// Returns the trees of a pool, for a reader without derived state.
 pub fn trees<M: Medium>(medium: &M) -> std::result::Result<Trees<&M>, pool::Error> {
-    let length = PoolLength::new(FORMAT.load(medium)?.blocks.get() * BLOCK);
-    Ok(Trees { medium: Pm(medium), length, marks: 0 })
+    let bytes = FORMAT.load(medium)?.blocks.get() * BLOCK;
+    Ok(Trees { medium: Pm(medium), bytes, marks: 0 })
 }
 
 /// The receiver of records.
@@ -134,7 +134,7 @@ impl<'a, M: Medium> Table<'a, M> {
 
 /// Returns the entry of a complete snapshot (send-E3).
 fn find<M: Medium>(trees: &Trees<M>, name: &str) -> std::result::Result<TableEntry, SendError> {
-    match find_entry(&trees.medium, trees.bytes(), name) {
+    match find_entry(&trees.medium, trees.bytes, name) {
         Ok(entry) if !entry.is_incomplete() => Ok(entry),
         Ok(_) | Err(Errno::NOENT) => Err(SendError::NoSnapshot(name.to_owned())),
         Err(e) => Err(e.into()),
@@ -249,7 +249,7 @@ pub fn names_in_snapshot(
     let dir = Table::new(&trees, &find(&trees, name)?)?.inode(dir.0)?;
     let dir = dir.filter(|dir| dir.kind == FileKind::Dir).ok_or(Errno::UCLEAN)?;
     let size = dir.record.size.get();
-    if size > trees.bytes() {
+    if size > trees.bytes {
         return Err(Errno::UCLEAN.into());
     }
     let mut names = Vec::new();
@@ -459,7 +459,7 @@ impl<M: Medium> Sender<'_, M> {
     /// Sends the blocks of a directory that differ.
     fn names(&mut self, open: &mut Open<'_>) -> std::result::Result<(), SendError> {
         let size = open.new.record.size.get();
-        if size > self.trees.bytes() || !size.is_multiple_of(BLOCK) {
+        if size > self.trees.bytes || !size.is_multiple_of(BLOCK) {
             return Err(Errno::UCLEAN.into());
         }
         if self.is_settled(open) {

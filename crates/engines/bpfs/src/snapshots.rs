@@ -247,7 +247,7 @@ impl<M: Medium> Store<M> {
 
     /// Returns the entry of this name, if it is sound and complete.
     pub fn find_snapshot(&self, name: &str) -> Result<TableEntry> {
-        let found = find_entry(&self.medium, self.bytes(), name)?;
+        let found = find_entry(&self.medium, self.bytes, name)?;
         if found.is_incomplete() { Err(Errno::NOENT) } else { Ok(found) }
     }
 
@@ -452,12 +452,12 @@ impl<M: Medium> Files<M> {
             return Err(Errno::OPNOTSUPP);
         }
         if !held {
-            return Ok(Snapshots { list: list(&self.medium, self.bytes()), held_bytes: None });
+            return Ok(Snapshots { list: list(&self.medium, self.bytes), held_bytes: None });
         }
         // Nothing that a snapshot holds becomes free meanwhile.
         let _lock = self.v.snapshots.hold(&self.v, 0)?;
         let mut all = entries(&self.medium);
-        all.retain(|entry| entry.is_listed(self.bytes()));
+        all.retain(|entry| entry.is_listed(self.bytes));
         all.sort_by_key(TableEntry::created);
         let held = |some: &[TableEntry]| self.held_blocks(some).map(|blocks| Some(blocks * BLOCK));
         let one = |entry: &TableEntry| Ok(describe(entry, held(std::slice::from_ref(entry))?));
@@ -496,7 +496,7 @@ impl<M: Medium> Files<M> {
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
         self.check_may_change(name)?;
         let _lock = self.v.snapshots.hold(&self.v, 0)?;
-        let entry = find_entry(&self.medium, self.bytes(), name)?;
+        let entry = find_entry(&self.medium, self.bytes, name)?;
         // The commit (snapshots-N1).
         let ready = Fenced::not_needed("it is removed");
         let _ = self.medium.publish(entry.root_at, 0, ready);

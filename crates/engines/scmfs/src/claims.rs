@@ -42,7 +42,7 @@ impl<M: Medium> Store<M> {
     pub fn scan_inode_table(&self, scan: &Scan) -> bool {
         self.scan_usage(scan);
         if !self.is_read_only() {
-            journal::replay(&self.medium, self.bytes());
+            journal::replay(&self.medium, self.bytes);
         }
         for block in 0..FIRST_BLOCK {
             self.v.blocks.set(&self.v.arena, block);
@@ -50,7 +50,7 @@ impl<M: Medium> Store<M> {
         self.medium.flush(PmOff::new(0), BLOCK);
         let object = || "the inode table".to_owned();
         let size = self.medium.load_u64(INODE_SIZE);
-        if size == 0 || !size.is_multiple_of(BLOCK) || size > self.bytes() {
+        if size == 0 || !size.is_multiple_of(BLOCK) || size > self.bytes {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
         }

@@ -173,7 +173,7 @@ impl<M: Medium> Store<M> {
     fn units(&self) -> Units {
         let s = &self.v.settings.prealloc;
         let used: Vec<u64> =
-            (0..self.v.block_count() / s.unit).map(|unit| self.used_of(unit)).collect();
+            (0..self.v.blocks.len() / s.unit).map(|unit| self.used_of(unit)).collect();
         let whole = used.iter().filter(|used| **used == 0).count() as u64;
         // Space that the pool has not taken from the file below is whole.
         let more = self.v.unprovisioned();
@@ -288,7 +288,7 @@ impl<M: Medium> Store<M> {
     fn place_towards_end(&self, txn: &mut Txn<'_>, unit: u64, blocks: u64) -> Option<Run> {
         let s = &self.v.settings.prealloc;
         let each = s.unit;
-        let units = || (unit + 1..self.v.block_count() / each).rev();
+        let units = || (unit + 1..self.v.blocks.len() / each).rev();
         let within = |unit: u64| unit * each..(unit + 1) * each;
         let much = each * s.relocate / 100;
         let full = units().filter(|unit| self.used_of(*unit) > much);

@@ -8,7 +8,7 @@ use crate::store::Store;
 use crate::usage;
 use crate::volatile::Plan;
 use arena::Layout;
-use namespace::{Core, Format, Memory, PoolLength, StateSize};
+use namespace::{Core, Format, Memory};
 use pmem::{Medium, Pm, PmOff};
 use pool::{Error, MountOptions};
 use std::ops::{Deref, Range};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Extent, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = (1 << 8 | 14) << 1;
+pub const STATE_FORMAT: u64 = (1 << 8 | 13) << 1;
 
 /// The operations on contents. Each may use the store and the other operations.
 pub struct ScmfsFiles<M>(pub(crate) Core<Store<M>>);
@@ -40,8 +40,8 @@ impl<M: Medium> namespace::Files for ScmfsFiles<M> {
     const FORMAT: Format = layout::FORMAT;
     const STATE_FORMAT: u64 = STATE_FORMAT;
 
-    fn plan(is_shared: bool, size: StateSize) -> Plan {
-        Plan::new(is_shared, size)
+    fn plan(is_shared: bool, blocks: u64) -> Plan {
+        Plan::new(is_shared, blocks)
     }
 
     fn layout(plan: &mut Plan) -> &Layout {
@@ -51,11 +51,11 @@ impl<M: Medium> namespace::Files for ScmfsFiles<M> {
     fn with(medium: M, plan: Plan, memory: Memory, o: &MountOptions) -> Self {
         let v = plan.open(memory, medium.domain(), o);
         let medium = Pm(medium);
-        let length = PoolLength::new(v.block_count() * BLOCK);
+        let bytes = v.blocks.len() * BLOCK;
         Self(Core(Store {
             says_usage: usage::is_said(&medium),
             is_all_durable: AtomicBool::new(false),
-            maps: Maps { medium, length },
+            maps: Maps { medium, bytes },
             v,
             read_only: AtomicBool::new(o.read_only),
             clock: o.clock,
@@ -70,7 +70,7 @@ impl<M: Medium> namespace::Files for ScmfsFiles<M> {
 
     /// Finishes interrupted operations before anything is read.
     fn begin_use(&self, o: &MountOptions, is_joined: bool) -> std::result::Result<(), Error> {
-        if o.read_only && !journal::pending(&self.medium, self.bytes()).is_empty() {
+        if o.read_only && !journal::pending(&self.medium, self.bytes).is_empty() {
             return Err(namespace::interrupted());
         }
         self.0.0.begin_use(o, is_joined)

@@ -12,7 +12,6 @@
 
 use crate::layout::*;
 use crate::space::Txn;
-use namespace::PoolLength;
 use pmem::{Medium, Pm, PmOff};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -22,8 +21,8 @@ use zerocopy::IntoBytes;
 /// A pool's medium, and the functions that follow and change maps in it.
 pub struct Maps<M> {
     pub medium: Pm<M>,
-    /// Length of the formatted part of the region.
-    pub length: PoolLength,
+    /// Bytes that were formatted.
+    pub bytes: u64,
 }
 
 /// A contiguous part of a file's blocks.
@@ -124,20 +123,9 @@ impl<M: Medium> Maps<M> {
     #[inline]
     fn check_block(&self, block: u64) -> Result<BlockNo> {
         match BlockNo::new(block) {
-            Some(no) if block >= FIRST_BLOCK && self.has(block + 1) => Ok(no),
+            Some(no) if block >= FIRST_BLOCK && block < self.bytes / BLOCK => Ok(no),
             _ => Err(Errno::UCLEAN),
         }
-    }
-
-    /// Returns whether the pool has this number of blocks. It may have become longer.
-    #[inline]
-    fn has(&self, blocks: u64) -> bool {
-        blocks <= self.length.known() / BLOCK || blocks <= self.bytes() / BLOCK
-    }
-
-    /// Returns the length of the pool in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.length.look(&self.medium)
     }
 
     /// Checks a map word (map-M1): `most` is the highest level of a table it may name.
@@ -147,7 +135,7 @@ impl<M: Medium> Maps<M> {
             Unverified::Hole => Ok(Map::Hole),
             Unverified::Run { start, count } => {
                 let run = Run { start: self.check_block(start)?, count };
-                let is_inside = count > 0 && self.has(start + count);
+                let is_inside = count > 0 && start + count <= self.bytes / BLOCK;
                 if is_inside { Ok(Map::Run(run)) } else { Err(Errno::UCLEAN) }
             }
             Unverified::Table { block, level } => {

@@ -67,7 +67,7 @@ impl Volatile {
     /// Returns the start of the first search with `wear`: random for each mount, so that no end of
     /// the pool is written more often.
     fn any_block(&self) -> u64 {
-        RandomState::new().hash_one(self.id) % self.block_count()
+        RandomState::new().hash_one(self.id) % self.blocks.len()
     }
 
     /// Runs `body` with `blocks` blocks reserved, so that it cannot run out of space half-way.
@@ -166,7 +166,7 @@ impl Volatile {
         let from = if self.settings.prealloc.wear { h.blocks[which] } else { 0 };
         let mut was_beaten = false;
         let mut claim = |from: u64, skip: u64| {
-            let within = from..self.block_count();
+            let within = from..self.blocks.len();
             if place == SearchPlace::Aligned {
                 return self.free_runs.claim_aligned(&self.arena, within, blocks, room);
             }

@@ -80,14 +80,12 @@ The server of a mount does so by itself when space has been free for some second
 gives back all free space, also while programs use the pool. It takes the place of fstrim(8): the kernel does not
 pass FITRIM on to FUSE file systems.")]
     Trim(PoolArgs),
-    /// Make a pool larger, also while programs use it; or smaller, while no process does.
+    /// Make a pool larger or smaller while no process uses it.
     #[command(after_help = "\
-Example: keepstone resize /mnt 2G
+Example: keepstone umount /mnt
+         keepstone resize /dev/shm/pool 2G
 
-While it is used, a pool can become up to four times as large, and up to 64 GiB larger, than it was when its first
-program came; not if it is mounted with -o exclusive or read-only. To make it smaller, or larger than that, unmount it
-and end the programs that use it. A smaller pool must hold all files. A power failure meanwhile leaves the pool with
-the old size or the new one.")]
+A smaller pool must hold all files. A power failure meanwhile leaves the pool with the old size or the new one.")]
     Resize(ResizeArgs),
     /// Clone a file or a directory tree within a mounted pool: the copy shares all blocks.
     #[command(after_help = "\
@@ -360,7 +358,7 @@ pub struct MountArgs {
     /// can if that costs the mount nothing (from Linux 6.6; not with ro or writeback); exclusive:
     /// reserve the pool for the mount; the kernel then opens files without asking the server;
     /// snapdir=hidden|off: snapshots can be read below the directory `.snapshots`, which is not
-    /// listed (hidden, default; not with exclusive, unless with ask_open), or not at all (off).
+    /// listed (hidden, default; not with exclusive, unless with ask_open), or there is none (off).
     ///
     /// Pools of the layout scmfs: write_policy=auto|cached|through: overwrites bypass the CPU cache
     /// if both write and file are long (auto), never (cached) or always (through). Writes that

@@ -8,7 +8,6 @@ pub mod access;
 pub mod conformance;
 pub mod deaths;
 pub mod entries;
-pub mod growth;
 pub mod hostile;
 pub mod limits;
 pub mod mount_events;
@@ -244,13 +243,6 @@ macro_rules! tests {
             an_entry_without_its_inode_is_left_over
             free_entries_become_one
             directories_lie_at_the_end_of_a_pool
-        );
-    };
-    (@ $engine:ident, growth) => {
-        $crate::tests!(@ $engine, growth:
-            processes_use_the_new_part
-            a_death_after_the_commit_loses_nothing
-            writers_go_on_meanwhile
         );
     };
     (@ $engine:ident, hostile) => {

@@ -36,8 +36,7 @@ impl ApartRuns {
     pub fn take(&self, tables: &Tables, purpose: usize, from: u64) -> Option<u64> {
         let word = &self.words(tables)[purpose];
         take(word).or_else(|| {
-            let within = from..tables.block_count();
-            let claimed = tables.blocks.claim_word(&tables.arena, within, WORDS_LOOKED_AT)?;
+            let claimed = tables.blocks.claim_word(&tables.arena, from, WORDS_LOOKED_AT)?;
             let rest = claimed.start + 1..claimed.end;
             // If another thread has claimed some meanwhile, these are free again.
             if word.compare_exchange(0, pack(&rest), AcqRel, Relaxed).is_err() {

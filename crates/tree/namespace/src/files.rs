@@ -4,7 +4,7 @@ use crate::fs::Core;
 use crate::layout::BLOCK;
 use crate::store::Storage;
 use crate::superblock::Format;
-use crate::tables::{Memory, StateSize};
+use crate::tables::Memory;
 use arena::Layout;
 use pmem::PmOff;
 use pool::stream::ReceiveStep;
@@ -37,8 +37,8 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// engines have the same.
     const STATE_FORMAT: u64;
 
-    /// Plans the derived state of a pool of this size, for one process or several.
-    fn plan(is_shared: bool, size: StateSize) -> Self::Plan;
+    /// Plans the derived state of a pool with this number of blocks, for one process or several.
+    fn plan(is_shared: bool, blocks: u64) -> Self::Plan;
 
     /// Returns the layout of the derived state.
     fn layout(plan: &mut Self::Plan) -> &Layout;
@@ -57,7 +57,7 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     /// Returns the number of blocks in use. Blocks that can be freed by making space count as free.
     fn blocks_used(&self) -> u64 {
-        self.tables().block_count().saturating_sub(self.blocks_to_get())
+        self.tables().blocks.len().saturating_sub(self.blocks_to_get())
     }
 
     /// Returns the number of blocks that operations can get.
@@ -87,7 +87,7 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
             free.min(blocks_free * (BLOCK / <Self::Storage as Storage>::INODE) + slots_free);
         StatFs {
             block_size: BLOCK as u32,
-            blocks: tables.block_count(),
+            blocks: tables.blocks.len(),
             blocks_free,
             blocks_available: available(blocks_free),
             // The number of existing inodes, plus those that can be created.

@@ -1,11 +1,10 @@
 //! A mounted pool: opening it, and everything that front ends need from it.
 
-use crate::derived::{Mapper, PoolEvents, SharedPool as _, UNIT};
+use crate::derived::{Mapper, PoolEvents, SharedPool as _};
 use crate::files::{Files, MediumOf};
-use crate::layout::BLOCK;
 use crate::scan::ScanOptions;
 use crate::store::Storage;
-use crate::tables::{Memory, StateSize};
+use crate::tables::Memory;
 use crate::thin::{Surplus, Trim};
 use arena::{Arena, Attached, Look};
 use mounts::{HasMountEvents, MountEvents};
@@ -52,12 +51,9 @@ pub struct Pool<F> {
     pub(crate) surplus: Surplus,
 }
 
-/// Returns the size of the derived state of the pool on a medium. It has room for all that the
-/// medium can become.
-fn state_size<F: Files>(medium: &MediumOf<F>) -> std::result::Result<StateSize, Error> {
-    let blocks = F::FORMAT.load(medium)?.blocks.get();
-    let most = medium.max_len().min(F::FORMAT.bytes.1) / (UNIT * BLOCK) * UNIT;
-    Ok(StateSize { blocks, most: most.max(blocks) })
+/// Plans the derived state of the pool on a medium.
+fn plan<F: Files>(medium: &MediumOf<F>, is_shared: bool) -> std::result::Result<F::Plan, Error> {
+    Ok(F::plan(is_shared, F::FORMAT.load(medium)?.blocks.get()))
 }
 
 /// Opens a pool that no other process uses; nothing is derived yet.
@@ -65,7 +61,7 @@ fn state_size<F: Files>(medium: &MediumOf<F>) -> std::result::Result<StateSize, 
 /// # Errors
 /// [`Error::NotAPool`] or [`Error::Unusable`] if the medium holds no usable pool.
 pub fn open<F: Files>(medium: MediumOf<F>, o: &MountOptions) -> std::result::Result<F, Error> {
-    let mut plan = F::plan(false, state_size::<F>(&medium)?);
+    let mut plan = plan::<F>(&medium, false)?;
     let arena = Arena::anonymous(F::layout(&mut plan))?;
     Ok(F::with(medium, plan, Memory::fresh(arena, o), o))
 }
@@ -126,12 +122,9 @@ impl<F: Files> Pool<F> {
         place: &Place,
         options: &MountOptions,
     ) -> std::result::Result<Self, Error> {
-        let plan = |size| F::plan(true, StateSize::unpack(size));
-        let layout = |size| F::layout(&mut plan(size)).clone();
-        let size = state_size::<F>(&medium)?.pack();
-        match crate::derived::attach(&medium, place, size, &layout).map_err(Error::Shared)? {
+        let mut plan = plan::<F>(&medium, true)?;
+        match crate::derived::attach(&medium, place, F::layout(&mut plan)).map_err(Error::Shared)? {
             Attached::Joined(arena) => {
-                let plan = plan(arena.size());
                 let files: F = F::with(medium, plan, Memory::Joined(arena), options);
                 files.begin_use(options, true)?;
                 files.join()?;
@@ -140,7 +133,6 @@ impl<F: Files> Pool<F> {
                 Ok(Self::of(files, report))
             }
             Attached::Fresh(arena) => {
-                let plan = plan(size);
                 let files = F::with(medium, plan, Memory::fresh(arena, options), options);
                 let report = derive(&files, options)?;
                 files.tables().arena.publish().map_err(Error::Shared)?;
@@ -486,10 +478,6 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
 
     fn trim(&self) -> Result<()> {
         Self::trim(self, Trim::All)
-    }
-
-    fn lengthen(&self, bytes: u64) -> std::result::Result<u64, Error> {
-        self.lengthen_file(bytes)
     }
 
     fn snapshots(&self, held: bool) -> Result<Snapshots> {

@@ -4,11 +4,9 @@
 use crate::derived::{Held, SharedPool, State};
 use crate::files::Files;
 use crate::fs::Core;
-use crate::layout::BLOCK;
 use crate::mounted::{Pool, place};
 use crate::scan::ScanOptions;
 use crate::store::Storage;
-use crate::superblock::block_count;
 use crate::tables::VInode;
 use arena::{Census, Look, Paused};
 use pmem::{Medium, Region};
@@ -76,10 +74,6 @@ impl<S: Storage> SharedPool for Core<S> {
 
     /// Derives the state by the scan of a mount (scan-S6).
     fn derive(&self, held: &BTreeMap<Ino, Held>, census: &Census) -> Option<String> {
-        // The process that died may have extended the pool.
-        let (medium, most) = (self.medium(), self.tables().blocks.len());
-        let there = medium.0.current_len() / BLOCK;
-        self.tables().set_block_count(block_count(&medium).min(most).min(there));
         self.tables().clear();
         let scan = self.scan(&ScanOptions { threads: 1, held }, &|_| {});
         self.tables().recover_pins(census);

@@ -68,7 +68,7 @@ impl Tables {
             defer(next..free.start);
             next = free.end;
         });
-        defer(next..self.block_count().max(next));
+        defer(next..self.blocks.len());
     }
 
     /// Claims the blocks again that readers without a copy, who are in the `census`, may be

@@ -5,7 +5,6 @@ use crate::layout::{BLOCK, BlockNo, InodeRecord, STATE_NAMES_ABSENT};
 use pmem::{Fenced, Medium, Pm, PmOff};
 use pool::{Error, FormatOptions, LABEL_MAX, PoolInfo};
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::{Ino, ROOT, Timestamp};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -143,17 +142,6 @@ pub fn snapshots_word(medium: &Pm<impl Medium>) -> u64 {
     superblock(medium).snapshots_word()
 }
 
-/// Returns the number of blocks of a pool, whose superblock was loaded before.
-pub(crate) fn block_count(medium: &Pm<impl Medium>) -> u64 {
-    let sb = superblock(medium);
-    sb.resized_bytes().map_or(sb.blocks.get(), |bytes| bytes / BLOCK)
-}
-
-/// Returns the word that gives a pool this number of blocks ([`POOL_RESIZED`]).
-pub(crate) fn resized_word(medium: &Pm<impl Medium>, blocks: u64) -> u64 {
-    superblock(medium).resized_word(blocks)
-}
-
 /// Returns whether the pool has a table of snapshots. Its superblock was loaded before.
 pub fn may_have_snapshots(medium: &Pm<impl Medium>) -> bool {
     medium.load_u64(POOL_SNAPSHOTS) != 0
@@ -175,37 +163,6 @@ pub fn branches_dir(medium: &Pm<impl Medium>) -> Option<Ino> {
     (number != 0).then_some(Ino(number))
 }
 
-/// The length of the formatted part of a region, which another process may extend while the pool
-/// is in use ([`POOL_RESIZED`]).
-#[derive(Debug)]
-pub struct PoolLength(AtomicU64);
-
-impl PoolLength {
-    /// Makes the length of a pool of this number of bytes.
-    pub fn new(bytes: u64) -> Self {
-        Self(AtomicU64::new(bytes))
-    }
-
-    /// Returns the length in bytes, as far as it is known. It is never too long.
-    #[inline(always)]
-    pub fn known(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-
-    /// Returns the length in bytes that the superblock has.
-    #[cold]
-    pub fn look(&self, medium: &Pm<impl Medium>) -> u64 {
-        let (known, sb) = (self.known(), superblock(medium));
-        if let Some(bytes) = sb.resized_bytes()
-            && bytes > known
-            && bytes <= medium.0.current_len()
-        {
-            self.0.fetch_max(bytes, Relaxed);
-        }
-        self.known()
-    }
-}
-
 /// The place of the flags.
 const FLAGS: PmOff = PmOff::new(offset_of!(Superblock, flags) as u64);
 
@@ -225,13 +182,6 @@ impl Superblock {
     /// size.
     pub fn resized_word(&self, blocks: u64) -> u64 {
         self.marker(&blocks.to_le_bytes()) & !LOW_HALF | blocks & LOW_HALF
-    }
-
-    /// Returns the bytes of a pool that was resized; `None` if it was not, or the word is damaged.
-    fn resized_bytes(&self) -> Option<u64> {
-        let word = self.resized.get();
-        let blocks = word & LOW_HALF;
-        (word != 0 && word == self.resized_word(blocks)).then_some(blocks * BLOCK)
     }
 
     /// Returns the word of a pool whose directory of branches is the inode of this number, which is
@@ -357,9 +307,7 @@ impl Format {
             return unusable("the word that leads to its branches is damaged");
         }
         let blocks = sb.blocks.get();
-        if !(least / BLOCK..=most / BLOCK).contains(&blocks)
-            || blocks * BLOCK > medium.current_len()
-        {
+        if !(least / BLOCK..=most / BLOCK).contains(&blocks) || blocks * BLOCK > medium.len() {
             return unusable(&format!(
                 "it has {blocks} blocks, but the region has {} bytes: if the file was cut off, it \
                  must be restored from a copy",

@@ -251,7 +251,6 @@ pub struct Tables {
 
 /// The tables before they have memory.
 pub struct Plan {
-    size: StateSize,
     common: crate::derived::Plan<VInode>,
     blocks: Bitmap,
     free: FreeCount,
@@ -275,45 +274,21 @@ pub enum Memory {
     Joined(Arena),
 }
 
-/// The size of the derived state of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateSize {
-    /// The blocks that the pool had when the state was made.
-    pub blocks: u64,
-    /// The most blocks that the pool can have while the state is used.
-    pub most: u64,
-}
-
-impl StateSize {
-    /// Returns the size as one word. Pools have fewer than 2^32 blocks.
-    pub(crate) fn pack(self) -> u64 {
-        self.most << 32 | self.blocks
-    }
-
-    /// Reads such a word, which any process may have changed: the size is possible.
-    pub(crate) fn unpack(word: u64) -> Self {
-        const LEAST: u64 = 64;
-        let blocks = (word & u64::from(u32::MAX)).max(LEAST);
-        Self { blocks, most: (word >> 32).max(blocks) }
-    }
-}
-
 /// Tables with a smaller budget of huge pages get none: the pages take at least 2 MiB.
 const HUGE_PAGES_FROM: usize = 1 << 20;
 /// The most bytes of huge pages: they are taken when the pool is opened, even if it is empty.
 const HUGE_PAGES_MAX: u64 = 256 << 20;
 
 impl Plan {
-    /// Plans the tables of a pool of this size, for one process or several. A block has room for
-    /// `inodes_per_block` inodes; directories have at most as many blocks as the pool.
-    pub fn new(is_shared: bool, size: StateSize, inodes_per_block: u64) -> Self {
-        let blocks = size.most;
+    /// Plans the tables of a pool of `blocks` blocks, for one process or several. A block has room
+    /// for `inodes_per_block` inodes; directories have at most as many blocks as the pool.
+    pub fn new(is_shared: bool, blocks: u64, inodes_per_block: u64) -> Self {
         let sizes = Sizes {
             inodes: (blocks * inodes_per_block).min(1 << 31),
             blocks,
             // One line for each 32 KiB, which suffices for every second name of a pool that is full
             // of directories.
-            buckets: (size.blocks as usize / 8).clamp(1 << 7, 1 << 28),
+            buckets: (blocks as usize / 8).clamp(1 << 7, 1 << 28),
             names: (blocks as usize * 64).min((1 << 31) - 2),
         };
         let mut common = crate::derived::Plan::new(is_shared, sizes);
@@ -327,7 +302,6 @@ impl Plan {
             dir_blocks: Slab::plan(l, blocks as usize),
             dir_states: Slab::plan(l, blocks as usize),
             common,
-            size,
         }
     }
 
@@ -346,9 +320,7 @@ impl Plan {
     pub fn open(self, memory: Memory) -> Tables {
         match memory {
             Memory::Fresh { arena, seed } => {
-                let blocks = self.size.blocks;
                 let tables = self.with(|common| common.begin(arena, seed));
-                tables.set_block_count(blocks);
                 tables.clear();
                 tables
             }
@@ -415,13 +387,12 @@ os::thread_cell! {
 }
 
 impl Tables {
-    /// Initialises the tables for an empty pool. Blocks that it does not have yet are claimed. The tables that lookups read get huge pages: a
+    /// Initialises the tables for an empty pool. The tables that lookups read get huge pages: a
     /// thousandth of the pool, within a limit.
     pub(crate) fn clear(&self) {
-        let huge = (self.block_count() * BLOCK / 1024).min(HUGE_PAGES_MAX) as usize;
+        let huge = (self.blocks.len() * BLOCK / 1024).min(HUGE_PAGES_MAX) as usize;
         self.common.clear(if huge < HUGE_PAGES_FROM { 0 } else { huge });
         self.blocks.init(&self.arena);
-        self.blocks.set_from(&self.arena, self.block_count());
     }
 
     // --- inodes ---------------------------------------------------------------------------------

@@ -85,11 +85,6 @@ impl Trim {
     }
 }
 
-/// Returns the blocks from this one up to the end of its unit, in a pool of `end` blocks.
-pub fn rest_of_unit(from: u64, end: u64) -> Range<u64> {
-    from..from.next_multiple_of(UNIT).min(end)
-}
-
 impl Tables {
     /// Records that this thread could not reserve as many blocks (thin-T2).
     #[cold]
@@ -110,22 +105,12 @@ impl Tables {
 
     /// Returns the blocks of these units.
     fn blocks_of(&self, units: &Range<u64>) -> Range<u64> {
-        units.start * UNIT..(units.end * UNIT).min(self.block_count())
-    }
-
-    /// Returns the number of units of the pool.
-    fn units(&self) -> u64 {
-        self.block_count().div_ceil(UNIT)
+        units.start * UNIT..(units.end * UNIT).min(self.blocks.len())
     }
 
     /// Calls `each` with the runs of units that are not provisioned.
-    fn each_unprovisioned(&self, mut each: impl FnMut(Range<u64>)) {
-        let end = self.units();
-        self.provisioned().each_clear_run(&self.arena, |units| {
-            if units.start < end {
-                each(units.start..units.end.min(end));
-            }
-        });
+    fn each_unprovisioned(&self, each: impl FnMut(Range<u64>)) {
+        self.provisioned().each_clear_run(&self.arena, each);
     }
 
     /// Adds the free blocks that are not provisioned.
@@ -179,7 +164,7 @@ impl<S: Storage> Core<S> {
     /// may count as a hole; to provision it again costs little.
     fn find_provisioned(&self) {
         let tables = self.tables();
-        let (units, end) = (tables.provisioned(), tables.block_count() * BLOCK);
+        let (units, end) = (tables.provisioned(), tables.blocks.len() * BLOCK);
         units.init(&tables.arena);
         let mut off = 0;
         while off < end {
@@ -189,7 +174,7 @@ impl<S: Storage> Core<S> {
             }
             let first = data.start.div_ceil(UNIT * BLOCK);
             // The last unit may be shorter.
-            let last = if data.end == end { tables.units() } else { data.end / (UNIT * BLOCK) };
+            let last = if data.end == end { units.len() } else { data.end / (UNIT * BLOCK) };
             for unit in first..last {
                 units.set(&tables.arena, unit);
             }
@@ -241,12 +226,12 @@ impl<S: Storage> Core<S> {
         let units = tables.provisioned();
         let (mut at, mut got, mut most, mut interruptions) = (0, 0, u64::MAX, 0);
         while got < blocks
-            && let Some(first) = units.find_run(&tables.arena, at..tables.units(), 1)
+            && let Some(first) = units.find_run(&tables.arena, at..units.len(), 1)
         {
             let first = first.start;
             // Up to the end of a huge page.
             let end = (first + (blocks - got).div_ceil(UNIT)).next_multiple_of(HUGE_UNITS);
-            let end = end.min(tables.units()).min(first.saturating_add(most));
+            let end = end.min(units.len()).min(first.saturating_add(most));
             let is_missing = |unit: &u64| !units.get(&tables.arena, *unit);
             let run = first..first + (first..end).take_while(is_missing).count() as u64;
             let count = run.end - run.start;
@@ -276,28 +261,12 @@ impl<S: Storage> Core<S> {
     pub(crate) fn close_units(&self, from: u64) {
         let tables = self.tables();
         let units = tables.provisioned();
-        for unit in from..tables.units() {
+        for unit in from..units.len() {
             if units.set(&tables.arena, unit) && tables.unprovisioned() > 0 {
                 let blocks = tables.blocks_of(&(unit..unit + 1));
                 tables.add_unprovisioned(-((blocks.end - blocks.start) as i64));
             }
         }
-    }
-
-    /// Adds the blocks behind `from`, the end of the pool until now, as free ones. The caller holds
-    /// the lock.
-    pub(crate) fn add_blocks(&self, from: u64) {
-        let tables = self.tables();
-        let (rest, end) = (rest_of_unit(from, tables.block_count()), tables.block_count());
-        let count = match is_thin(&self.medium()) {
-            true => {
-                tables.add_unprovisioned((end - rest.end) as i64);
-                rest.end - rest.start
-            }
-            false => end - from,
-        };
-        self.clear_free(from..from + count);
-        tables.give_back(count);
     }
 
     /// Takes the space of units from the file below, and marks them as provisioned.
@@ -339,8 +308,8 @@ impl<S: Storage> Core<S> {
         let (units, (keep, each)) = (tables.provisioned(), trim.bounds());
         let mut taken = 0;
         // The lowest places stay, as searches find them first.
-        for nth in (0..tables.units().div_ceil(each)).rev() {
-            let run = nth * each..((nth + 1) * each).min(tables.units());
+        for nth in (0..units.len().div_ceil(each)).rev() {
+            let run = nth * each..((nth + 1) * each).min(units.len());
             let blocks = tables.blocks_of(&run);
             let count = blocks.end - blocks.start;
             if taken >= TRIM_STEP {

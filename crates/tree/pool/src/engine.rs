@@ -1,6 +1,6 @@
 //! An engine that has opened a pool.
 
-use crate::{DurabilityMode, Error, FreeSpace, MountReport, Snapshots, TreeSource};
+use crate::{DurabilityMode, FreeSpace, MountReport, Snapshots, TreeSource};
 use arena::Paused;
 use mounts::MountEvents;
 use pmem::Region;
@@ -73,17 +73,6 @@ pub trait Engine: FileSystem + MountEvents + Processes {
     /// `EIO` and `EUCLEAN` if the pool is lost or damaged.
     fn trim(&self) -> Result<()> {
         Ok(())
-    }
-
-    /// Makes the pool longer, while any processes use it: gives it this size in bytes, rounded down
-    /// to 64 KiB. Returns the size. Its file is extended before.
-    ///
-    /// # Errors
-    /// [`Error::Unformattable`] if it cannot have that size while it is used; `EINVAL` if it is as
-    /// long already, `EBUSY` if another process makes it longer, `ENOSPC` if there is no space for
-    /// it, `EROFS`, `EOPNOTSUPP` if the engine cannot do that.
-    fn lengthen(&self, _bytes: u64) -> std::result::Result<u64, Error> {
-        Err(vfs::Errno::OPNOTSUPP.into())
     }
 
     /// Returns the snapshots of the pool; with `held`, also the space that they take.

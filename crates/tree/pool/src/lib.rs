@@ -30,6 +30,5 @@ pub use shared::{handle_fault, is_mapped, place, remove_abandoned};
 pub use snapshots::{
     ALL_SNAPSHOTS, BRANCH_NAME_MAX, BranchInfo, SNAPSHOT_NAME_MAX, Snapshot, Snapshots,
     base_of_branch, branch_of_snapshot, branch_part, branches_part, check_branch_name,
-    check_snapshot_name, is_snapshot_entry, later_of_branch, resize_part, snapshot_part,
-    split_branch,
+    check_snapshot_name, is_snapshot_entry, later_of_branch, snapshot_part, split_branch,
 };

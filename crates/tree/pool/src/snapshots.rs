@@ -106,11 +106,6 @@ pub fn branches_part() -> Range<u32> {
     snapshot_part("@")
 }
 
-/// Returns the part of a region that a process locks while it makes the pool longer.
-pub fn resize_part() -> Range<u32> {
-    snapshot_part("@@@@")
-}
-
 /// A branch of a pool: a tree beside its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BranchInfo {

@@ -102,7 +102,7 @@ type Table = Arc<dyn Any + Send + Sync>;
 type Planned = (usize, fn(usize) -> Table);
 
 /// The tables planned so far, by offset.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct ModelPlan(BTreeMap<usize, Planned>);
 
 impl ModelPlan {

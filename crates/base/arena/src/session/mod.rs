@@ -93,8 +93,6 @@ pub(crate) struct Header {
     /// The owner that has closed the gate (below [`CLOSING`]), plus the number of this closing
     /// times [`CLOSING`], so that each closing has a different value. 0: open. Or [`LOST`].
     pub(crate) gate: AtomicU32,
-    /// The size that the process chose which made the arena ([`Place::attach`](crate::Place)).
-    pub(crate) size: AtomicU64,
     /// The number of times that the gate was closed.
     closings: AtomicU32,
     /// The number of slots of the thread table that were ever used.
@@ -205,7 +203,6 @@ impl Tables {
             ready: AtomicU64::new(word(offset_of!(Header, ready))),
             namespaces: AtomicU64::new(word(offset_of!(Header, namespaces))),
             gate: AtomicU32::new(half(offset_of!(Header, gate))),
-            size: AtomicU64::new(word(offset_of!(Header, size))),
             ..Header::default()
         })
     }
@@ -674,7 +671,7 @@ mod tests {
     }
 
     fn attach(place: &Place) -> Arena {
-        match place.attach(0, &|_| Layout::shared(), &|_| Ok(())).unwrap() {
+        match place.attach(&Layout::shared(), &|_| Ok(())).unwrap() {
             Attached::Fresh(arena) => {
                 arena.publish().unwrap();
                 arena

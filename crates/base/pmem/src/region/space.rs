@@ -55,47 +55,13 @@ impl Region {
                 let stat = rustix::fs::fstat(file)
                     .map_err(|e| Error::io(&self.path, "examine the file", e))?;
                 if stat.st_size.cast_unsigned() < len {
-                    // A part without space must not look like one that another process has added.
-                    let extended = options.extend(&self.path, file, self.limit()..len);
-                    extended.inspect_err(|_| {
-                        let _ = rustix::fs::ftruncate(file, stat.st_size.cast_unsigned());
-                    })?;
+                    options.extend(&self.path, file, self.limit()..len)?;
                 }
                 self.len.store(len, Ordering::Release);
                 Ok(())
             }
             None => bad("only files can grow"),
         }
-    }
-
-    /// Checks an access beyond the known length, which another process may have extended. Panics if
-    /// the region does not hold it.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn check_again(&self, off: u64, len: u64, limit: u64) {
-        let path = self.path.display();
-        if limit == 0 && !self.writable {
-            panic!("{path}: store of {len} bytes at {off} to a region opened read-only");
-        }
-        let limit = self.current_len();
-        if off.checked_add(len).is_none_or(|end| end > limit) {
-            panic!("{path}: access of {len} bytes at {off} in a region of {limit} bytes");
-        }
-    }
-
-    /// Takes over the length of the file, if other processes may extend it. The added part is
-    /// mapped already ([`OpenOptions::reserve`]).
-    pub(super) fn follow_file(&self) {
-        if !self.follows_file {
-            return;
-        }
-        // A program may have closed the file. Then whatever is mapped counts: a part that the file
-        // does not have is found to be lost.
-        let end = match self.watch.as_ref().and_then(RegionWatch::file) {
-            Some(file) => rustix::fs::fstat(file).map_or(0, |stat| stat.st_size.cast_unsigned()),
-            None => u64::MAX,
-        };
-        self.len.fetch_max(end.min(self.mapping.len()), Ordering::AcqRel);
     }
 
     /// Returns whether the file takes space when that is [provisioned](crate::Medium::provision),

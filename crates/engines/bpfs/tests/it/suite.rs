@@ -3,5 +3,5 @@
 use crate::common::Bpfs;
 
 suite::tests!(
-    Bpfs: access, conformance, deaths, entries, growth, hostile, limits, mount_events, pins, processes, scan, sharing, smoke, thin, writers
+    Bpfs: access, conformance, deaths, entries, hostile, limits, mount_events, pins, processes, scan, sharing, smoke, thin, writers
 );

@@ -10,5 +10,5 @@ mod on_demand {
 }
 
 suite::tests!(
-    Scmfs: access, conformance, deaths, entries, growth, hostile, limits, mount_events, pins, processes, scan, sharing, smoke, thin, writers
+    Scmfs: access, conformance, deaths, entries, hostile, limits, mount_events, pins, processes, scan, sharing, smoke, thin, writers
 );

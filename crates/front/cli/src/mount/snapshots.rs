@@ -22,7 +22,7 @@ pub enum SnapDir {
     /// The directory can be entered by its name, and is not listed.
     #[default]
     Hidden,
-    /// The directory does not exist.
+    /// There is none.
     Off,
 }
 

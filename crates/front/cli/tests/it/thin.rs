@@ -1,14 +1,13 @@
 //! Pools that take space when they need it, and give it back.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::common::{Sandbox, on_each_engine, wait_until};
 
 on_each_engine! {
     space_comes_and_goes,
     a_full_file_system_below_is_an_error_and_nothing_more,
-    pools_become_longer_in_use,
     pools_get_other_sizes,
 }
 
@@ -105,74 +104,6 @@ fn pools_get_other_sizes(layout: &str) {
     s.ok(["mkfs", s.pool_str(), "--force", "--thick", "--size", "16M", "--layout", layout]);
     s.ok(["resize", s.pool_str(), "32M"]);
     assert!(taken(&s) >= 32 << 20);
-}
-
-/// A pool becomes longer while a program writes through the mount and another one by direct access.
-/// Both find it full, and go on when it is longer.
-fn pools_become_longer_in_use(layout: &str) {
-    let mut s = Sandbox::empty();
-    for thickness in ["--thin", "--thick"] {
-        s.ok(["mkfs", s.pool_str(), "--size", "32M", thickness, "--layout", layout, "--force"]);
-        s.mount(&["-o", "direct"]);
-        let (stop, outside) = (s.outside("stop"), s.outside(""));
-        let full = |name: &str| outside.join(format!("{name}-full"));
-        let script = |name: &str| {
-            let (stop, full) = (stop.display(), full(name));
-            format!(
-                "i=0; while ! [ -e {stop} ]; do \
-                 if head -c 1048576 /dev/zero | tr '\\0' $((i % 10)) 2>/dev/null > {name}-$i; \
-                 then i=$((i + 1)); else : > {}; fi; done; echo $i",
-                full.display()
-            )
-        };
-        let mut through = Command::new("bash");
-        through.args(["-c", &script("through")]).current_dir(&s.dir);
-        let started = [through, s.served_script(&[], &script("direct"))];
-        let started = started.map(|mut command| command.stdout(Stdio::piped()).spawn().unwrap());
-        for size in [64_u64, 100, 128] {
-            for name in ["through", "direct"] {
-                wait_until("the pool is full", || full(name).exists());
-            }
-            let resized = s.ok(["resize", s.dir_str(), &format!("{size}M"), "--json"]);
-            assert!(resized.contains(&format!("\"size_bytes\": {}", size << 20)), "{resized}");
-            assert_eq!(rustix::fs::statvfs(&s.dir).unwrap().f_blocks * 4096, size << 20);
-            for name in ["through", "direct"] {
-                std::fs::remove_file(full(name)).unwrap();
-            }
-        }
-        for name in ["through", "direct"] {
-            wait_until("the pool is full again", || full(name).exists());
-        }
-        std::fs::write(&stop, "").unwrap();
-        let mut whole = 0;
-        for (program, name) in started.into_iter().zip(["through", "direct"]) {
-            let output = program.wait_with_output().unwrap();
-            let count: u64 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
-            for i in 0..count {
-                let content = std::fs::read(s.path(&format!("{name}-{i}"))).unwrap();
-                let digit = b'0' + (i % 10) as u8;
-                assert_eq!(content.len(), 1 << 20, "{name}-{i}");
-                assert!(content.iter().all(|byte| *byte == digit), "{name}-{i}");
-            }
-            whole += count;
-        }
-        assert!(whole > 80, "{whole} files of 1 MiB in 128 MiB");
-        let refused = s.fails(["resize", s.dir_str(), "129M"], 1);
-        assert!(refused.contains("at most 134217728 bytes"), "{refused}");
-        let refused = s.fails(["resize", s.dir_str(), "64M"], 1);
-        assert!(refused.contains("unmount it"), "{refused}");
-        s.umount();
-        s.ok(["check", s.pool_str()]);
-        s.mount(&["-o", "exclusive"]);
-        let refused = s.fails(["resize", s.dir_str(), "200M"], 1);
-        assert!(refused.contains("in use by") && refused.contains("umount"), "{refused}");
-        s.umount();
-        s.ok(["resize", s.pool_str(), "200M"]);
-        std::fs::remove_file(&stop).unwrap();
-        for name in ["through", "direct"] {
-            std::fs::remove_file(full(name)).unwrap();
-        }
-    }
 }
 
 #[test]

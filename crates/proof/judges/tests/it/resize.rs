@@ -8,7 +8,6 @@ use crashsim::target::Target;
 use judges::bpfs::Bpfs;
 use judges::scmfs::Scmfs;
 use pmem::{Medium as _, Region};
-use pool::MountOptions;
 use vfs::{Caller, FileSystem, NewKind, NewNode, ROOT};
 
 const BLOCK: u64 = 4096;
@@ -63,48 +62,6 @@ fn explore<T: Target>(
         resize(&image, to).unwrap();
         bytes = image.inner().bytes();
     }
-}
-
-/// Explores the crashes of a mount that makes a pool longer, as programs use it.
-fn explore_use<T: Target>(
-    target: &T,
-    resize: impl Fn(&Recorder<CrashImage>, u64) -> Result<u64, pool::Error>,
-    lengthen: impl Fn(&Recorder<CrashImage>) -> Result<(), pool::Error>,
-    size: impl Fn(&CrashImage) -> u64,
-) {
-    let image = Recorder::new(CrashImage::of(pool(target)));
-    resize(&image, SMALL).unwrap();
-    let bytes = image.inner().bytes();
-    let trace = keeping::record(&bytes, |medium| lengthen(medium).map_err(|err| err.to_string()));
-    let trace = trace.unwrap();
-    for semantics in Semantics::ATOMIC {
-        let is_done = |image: &CrashImage| size(image) == LARGE;
-        let (stats, wrong) = keeping::explore(target, &bytes, &trace, semantics, is_done).unwrap();
-        println!("in use: {stats:?}");
-        assert!(wrong.is_empty(), "{semantics:?}, in use: {}", wrong[0]);
-    }
-}
-
-#[test]
-fn bpfs_pools_in_use_survive() {
-    let size = |image: &CrashImage| bpfs::info(image).unwrap().size_bytes;
-    let lengthen = |medium: &Recorder<CrashImage>| {
-        let fs = bpfs::Bpfs::mount(medium, &MountOptions::default())?;
-        fs.lengthen_to(LARGE)?;
-        Ok(fs.close()?)
-    };
-    explore_use(&Bpfs, bpfs::resize, lengthen, size);
-}
-
-#[test]
-fn scmfs_pools_in_use_survive() {
-    let size = |image: &CrashImage| scmfs::info(image).unwrap().size_bytes;
-    let lengthen = |medium: &Recorder<CrashImage>| {
-        let fs = scmfs::Scmfs::mount(medium, &MountOptions::default())?;
-        fs.lengthen_to(LARGE)?;
-        Ok(fs.close()?)
-    };
-    explore_use(&Scmfs, scmfs::resize, lengthen, size);
 }
 
 #[test]

@@ -240,18 +240,13 @@ pub trait SharedPool: Sized + Sync {
 }
 
 /// Attaches to the processes at `place` that have the same medium open. The first process fills the
-/// state, of this size, and publishes it. `plan` returns the tables of a state of some size.
+/// planned state, and publishes it.
 ///
 /// # Errors
 /// Those of the system; also if another process has the medium exclusively, or if the existing
 /// state has another format.
-pub fn attach(
-    medium: &impl Medium,
-    place: &Place,
-    size: u64,
-    plan: &dyn Fn(u64) -> Layout,
-) -> io::Result<Attached> {
-    place.attach(size, plan, &|hold| {
+pub fn attach(medium: &impl Medium, place: &Place, layout: &Layout) -> io::Result<Attached> {
+    place.attach(layout, &|hold| {
         medium.lock(match hold {
             Hold::Nothing => Lock::None,
             Hold::Shared => Lock::Shared,

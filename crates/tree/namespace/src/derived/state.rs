@@ -41,8 +41,6 @@ enum Kept {
     LeavesFences,
     /// The calls that wait for the backing store.
     Through,
-    /// The number of blocks of the pool ([`State::block_count`]).
-    Blocks,
 }
 
 /// Words of [`State::settings`].
@@ -214,18 +212,6 @@ impl<V: Inode> State<V> {
     /// Records that a recovery met damage ([`is_damaged`](Self::is_damaged)).
     pub fn set_damaged(&self) {
         self.kept(Kept::Damaged).store(1, Relaxed);
-    }
-
-    /// Returns the number of blocks of the pool, which another process may make longer. The tables
-    /// have room for more.
-    #[inline]
-    pub fn block_count(&self) -> u64 {
-        self.kept(Kept::Blocks).load(Acquire)
-    }
-
-    /// Sets the number of blocks of the pool.
-    pub(crate) fn set_block_count(&self, blocks: u64) {
-        self.kept(Kept::Blocks).store(blocks, Release);
     }
 
     /// Returns the units of [`UNIT`] blocks that have space in the file below. They cannot be
