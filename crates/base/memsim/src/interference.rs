@@ -26,7 +26,7 @@ const COMPUTE_NS: u64 = 40;
 /// The file system's memory and order, by the names of Figure 6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Backing {
+pub enum FileMemory {
     /// Persistent memory, and each store written through.
     WriteThrough,
     /// Persistent memory, and the epoch hardware.
@@ -35,7 +35,7 @@ pub enum Backing {
     Dram,
 }
 
-impl Backing {
+impl FileMemory {
     /// All, in the order of the figure.
     pub const ALL: [Self; 3] = [Self::WriteThrough, Self::Epoch, Self::Dram];
 }
@@ -44,7 +44,7 @@ impl Backing {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates {
     /// The file system's memory and order; `None`: the stencil ran alone.
-    pub backing: Option<Backing>,
+    pub backing: Option<FileMemory>,
     /// Lines that the file system accessed in a microsecond.
     pub file_system: f64,
     /// Lines of the result that the stencil computed in a microsecond.
@@ -95,17 +95,17 @@ impl Stencil {
 }
 
 /// Returns the hardware of a run. The first cores' caches and the memory are those of `config`.
-fn hardware(config: HardwareConfig, backing: Backing, dram_ns: (u64, u64)) -> HardwareConfig {
+fn hardware(config: HardwareConfig, backing: FileMemory, dram_ns: (u64, u64)) -> HardwareConfig {
     let mut timing = config.timing;
     let (read_ns, write_ns) = dram_ns;
     timing.volatile = Some(VolatileRanks { from: DRAM, read_ns, write_ns, banks: timing.banks });
-    if backing == Backing::Dram {
+    if backing == FileMemory::Dram {
         (timing.read_ns, timing.write_ns, timing.rows) = (read_ns, write_ns, None);
     }
     let mode = match backing {
-        Backing::WriteThrough => OrderingMode::WriteThrough,
-        Backing::Epoch => OrderingMode::Epoch,
-        Backing::Dram => OrderingMode::Eadr,
+        FileMemory::WriteThrough => OrderingMode::WriteThrough,
+        FileMemory::Epoch => OrderingMode::Epoch,
+        FileMemory::Dram => OrderingMode::Eadr,
     };
     HardwareConfig { mode, timing, cores: 2, volatile_from: DRAM, ..config }
 }
@@ -142,7 +142,7 @@ fn parts<'a>(action: &Action<'a>) -> impl Iterator<Item = Action<'a>> + use<'a> 
 pub fn beside<R: Read>(
     reader: &mut Reader<R>,
     config: HardwareConfig,
-    backing: Backing,
+    backing: FileMemory,
     dram_ns: (u64, u64),
     computation_ns: u64,
 ) -> Result<Rates, InterferenceError> {
@@ -176,7 +176,7 @@ pub fn alone(
     dram_ns: (u64, u64),
     time_ns: u64,
 ) -> Result<Rates, InterferenceError> {
-    let mut simulator = Simulator::new(hardware(config, Backing::Dram, dram_ns), ())?;
+    let mut simulator = Simulator::new(hardware(config, FileMemory::Dram, dram_ns), ())?;
     let mut stencil = Stencil::default();
     while simulator.now(1) < time_ns {
         simulator.step(&stencil.next());

@@ -204,7 +204,7 @@ impl<M: Medium> Store<M> {
 impl<M: Medium> Trees<M> {
     /// Reads the blocks of a directory of this size.
     fn load_entries(&self, root: Root, size: u64) -> Result<Vec<EntryBlock>> {
-        let mut blocks = Vec::with_capacity((size.min(self.bytes()) / BLOCK) as usize);
+        let mut blocks = Vec::with_capacity((size.min(self.bytes) / BLOCK) as usize);
         self.visit(Node::top(root), &(0..size), &mut |block, _| {
             let mut data = [0; BLOCK as usize];
             self.medium.read(block.at(0), &mut data);
@@ -320,11 +320,7 @@ impl<'a, M: Medium> TreeCopy<'a, M> {
 
     /// Makes a directory, and the inodes that its entries name. Returns its blocks, and what they
     /// contain.
-    fn make_dir(
-        &mut self,
-        dir: &NewInode,
-        parent: Ino,
-    ) -> Result<(Vec<BlockNo>, Vec<EntryBlock>)> {
+    fn make_dir(&mut self, dir: &NewInode, parent: Ino) -> Result<(Vec<BlockNo>, Vec<EntryBlock>)> {
         let files = self.files;
         let mut blocks = self.load_dir(dir)?;
         let names = blocks.iter().flat_map(Chain::new).flatten();

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
 use ::pool::Engine;
+use anyhow::{Context as _, Result, bail};
 use fuse::MountEntry;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::Access as Permission;

@@ -378,7 +378,7 @@ impl Server {
     ) -> FopenFlags {
         let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         if handle.0 & OF_SNAPSHOT != 0 {
-            // Its content never changes (snapdir-S1, snapdir-S2).
+            // Its content never changes (snapshots-B1, snapshots-B2).
             let keeps = self.options.caching.keep_cache;
             return if keeps { FopenFlags::FOPEN_KEEP_CACHE } else { direct };
         }
@@ -436,8 +436,8 @@ impl Server {
         self.shared.as_deref().filter(|_| ino == alias::DIR)
     }
 
-    /// Whether `name` in `parent` leads, or may lead, to the directory of snapshots or to a snapshot
-    /// in it. Programs that use the pool directly change what it leads to, so the kernel must not
+    /// Whether `name` in `parent` leads, or may lead, to the directory of snapshots or to one of
+    /// them. Programs that use the pool directly change what it leads to, so the kernel must not
     /// remember it.
     pub(crate) fn is_of_snapshots((parent, name): (INodeNo, &OsStr)) -> bool {
         let is_dir = parent == INodeNo::ROOT && name.as_bytes() == SNAPSHOTS_NAME.as_bytes();

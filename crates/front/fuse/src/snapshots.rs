@@ -3,16 +3,16 @@
 //! [`SnapshotDir`] stands in front of the pool's file system, and answers calls for the directory
 //! and all inodes below it.
 //!
-//! - **snapdir-S1** Nothing below the directory changes: every call that would change something
+//! - **snapshots-B1** Nothing below the directory changes: every call that would change something
 //!   gives `EROFS`.
-//! - **snapdir-S2** The number of an inode identifies its snapshot
+//! - **snapshots-B2** The number of an inode identifies its snapshot
 //!   ([`mounts::snapshot_inode`]) for as long as the server runs, also after the snapshot was
 //!   deleted. No number is given to another snapshot: calls for a deleted one give `ESTALE`.
-//! - **snapdir-S3** A snapshot is loaded when a call needs more than the attributes of its root. It
+//! - **snapshots-B3** A snapshot is loaded when a call needs more than the attributes of its root. It
 //!   is unloaded when it was not used for [`IDLE`], when more than [`LOADED_MAX`] are loaded, or
 //!   when a command is about to delete it ([`RELEASE_XATTR`]). A call then loads it again, so
 //!   programs do not notice.
-//! - **snapdir-S4** A snapshot of which programs have files or directories open stays loaded. A
+//! - **snapshots-B4** A snapshot of which programs have files or directories open stays loaded. A
 //!   loaded snapshot is not deleted ([`SnapshotSource::open`]).
 //!
 //! No references are counted: each inode of a snapshot has a name there, which stays.
@@ -89,7 +89,7 @@ struct Loaded {
     used: Instant,
 }
 
-/// The snapshots that programs have entered, by the number in their inodes (snapdir-S2). `None`:
+/// The snapshots that programs have entered, by the number in their inodes (snapshots-B2). `None`:
 /// the snapshot was deleted.
 type Numbers = HashMap<u32, Option<Arc<Entered>>>;
 
@@ -106,11 +106,11 @@ enum Target {
     /// The directory of snapshots.
     Dir,
     /// An inode of a snapshot.
-    Inside(Inside),
+    Within(SnapshotInode),
 }
 
 /// An inode of a snapshot.
-struct Inside {
+struct SnapshotInode {
     number: u32,
     snapshot: Arc<Entered>,
     ino: Ino,
@@ -158,19 +158,19 @@ impl SnapshotDir {
         };
         let snapshot = lock(&self.numbers).get(&number).cloned().flatten();
         let snapshot = snapshot.ok_or(Errno::STALE)?;
-        Ok(Target::Inside(Inside { number, snapshot, ino }))
+        Ok(Target::Within(SnapshotInode { number, snapshot, ino }))
     }
 
     /// Returns an inode below the directory of snapshots; `None` for one of the pool.
-    fn inside(&self, ino: Ino, of_dir: Errno) -> Result<Option<Inside>> {
+    fn inside(&self, ino: Ino, of_dir: Errno) -> Result<Option<SnapshotInode>> {
         match self.target(ino)? {
             Target::Pool => Ok(None),
             Target::Dir => Err(of_dir),
-            Target::Inside(inside) => Ok(Some(inside)),
+            Target::Within(inside) => Ok(Some(inside)),
         }
     }
 
-    /// Returns the file system of a snapshot (snapdir-S3).
+    /// Returns the file system of a snapshot (snapshots-B3).
     fn load(&self, snapshot: &Entered) -> Result<Arc<dyn FileSystem>> {
         let mut loaded = lock(&snapshot.loaded);
         if let Some(loaded) = &mut *loaded {
@@ -274,7 +274,7 @@ impl SnapshotDir {
         }
     }
 
-    /// Checks that a call which makes or removes a name works on the pool (snapdir-S1). `taken`:
+    /// Checks that a call which makes or removes a name works on the pool (snapshots-B1). `taken`:
     /// the error for the name of the directory of snapshots.
     fn check_name(&self, (dir, name): (Ino, &[u8]), taken: Errno) -> Result<()> {
         check_writable(dir)?;
@@ -299,13 +299,13 @@ impl SnapshotDir {
 
     /// Calls `change` with the snapshot of an inode, to count what is open.
     fn count_open(&self, ino: Ino, change: impl FnOnce(&Entered)) {
-        if let Ok(Target::Inside(inside)) = self.target(ino) {
+        if let Ok(Target::Within(inside)) = self.target(ino) {
             change(&inside.snapshot);
         }
     }
 }
 
-/// Marks the numbers of snapshots that are not among `all` (snapdir-S2).
+/// Marks the numbers of snapshots that are not among `all` (snapshots-B2).
 fn forget_deleted(numbers: &mut MutexGuard<'_, Numbers>, all: &[ListedSnapshot]) {
     for entered in numbers.values_mut() {
         let is_gone = |one: &Arc<Entered>| one.open.load(SeqCst) == 0 && !all.contains(&one.listed);
@@ -315,12 +315,12 @@ fn forget_deleted(numbers: &mut MutexGuard<'_, Numbers>, all: &[ListedSnapshot])
     }
 }
 
-/// Returns `EROFS` for an inode below the directory of snapshots (snapdir-S1).
+/// Returns `EROFS` for an inode below the directory of snapshots (snapshots-B1).
 fn check_writable(ino: Ino) -> Result<()> {
     if is_in_snapshots(ino) { Err(Errno::ROFS) } else { Ok(()) }
 }
 
-impl Inside {
+impl SnapshotInode {
     fn is_root(&self) -> bool {
         self.ino == ROOT
     }
@@ -354,9 +354,9 @@ impl FileSystem for SnapshotDir {
                     err => err,
                 })?;
                 let root = snapshot.root.attr;
-                return Inside { number, snapshot, ino: ROOT }.shown(root);
+                return SnapshotInode { number, snapshot, ino: ROOT }.shown(root);
             }
-            Target::Inside(inside) => inside,
+            Target::Within(inside) => inside,
         };
         match name {
             b"." if inside.is_root() => inside.root_attr(&*self.source),
@@ -383,8 +383,8 @@ impl FileSystem for SnapshotDir {
         match self.target(ino)? {
             Target::Pool => self.pool.getattr(ino),
             Target::Dir => self.dir_attr(),
-            Target::Inside(inside) if inside.is_root() => inside.root_attr(&*self.source),
-            Target::Inside(inside) => {
+            Target::Within(inside) if inside.is_root() => inside.root_attr(&*self.source),
+            Target::Within(inside) => {
                 inside.shown(self.load(&inside.snapshot)?.getattr(inside.ino)?)
             }
         }
@@ -457,7 +457,7 @@ impl FileSystem for SnapshotDir {
         let inside = match self.target(dir)? {
             Target::Pool => return self.pool.readdir(dir, cookie, emit),
             Target::Dir => return self.list(cookie, emit),
-            Target::Inside(inside) => inside,
+            Target::Within(inside) => inside,
         };
         self.load(&inside.snapshot)?.readdir(inside.ino, cookie, &mut |entry| {
             let ino = match entry.name {
@@ -555,10 +555,10 @@ impl FileSystem for SnapshotDir {
         match self.target(ino)? {
             Target::Pool => self.pool.listxattr(ino),
             Target::Dir => Ok(Vec::new()),
-            Target::Inside(inside) if inside.is_root() && !inside.snapshot.root.has_xattrs => {
+            Target::Within(inside) if inside.is_root() && !inside.snapshot.root.has_xattrs => {
                 Ok(Vec::new())
             }
-            Target::Inside(inside) => self.load(&inside.snapshot)?.listxattr(inside.ino),
+            Target::Within(inside) => self.load(&inside.snapshot)?.listxattr(inside.ino),
         }
     }
 
@@ -575,7 +575,7 @@ impl vfs::Openings for SnapshotDir {
         match is_in_snapshots(ino) {
             true => self.count_open(ino, |snapshot| {
                 snapshot.open.fetch_add(1, SeqCst);
-                // snapdir-S4. An error meets the call that reads.
+                // snapshots-B4. An error meets the call that reads.
                 let _ = self.load(snapshot);
             }),
             false => self.pool.opened(ino),

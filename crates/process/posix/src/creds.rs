@@ -9,6 +9,7 @@
 use bitflags::bitflags;
 use mounts::Requester;
 use os::syscalls::{are_filtered, syscall};
+use rustix::fd::IntoRawFd as _;
 use rustix::fs::{Mode, OFlags};
 use vfs::acl::{ACL_ACCESS, Acl, Tag};
 use vfs::rules::{S_ISGID, S_ISUID, S_IXGRP};
@@ -103,7 +104,11 @@ impl FsId {
         let file = rustix::fs::open(c"/proc/thread-self/status", flags, Mode::empty()).ok()?;
         // These lines are among the first.
         let mut beginning = [0; 1024];
-        let len = rustix::io::read(&file, &mut beginning).ok()?;
+        let len = rustix::io::read(&file, &mut beginning);
+        // By the kernel alone: `close` of libc would come back to this library, which may hold
+        // locks. SAFETY: the descriptor that was opened above.
+        unsafe { rustix::io::close(file.into_raw_fd()) };
+        let len = len.ok()?;
         let name: &[u8] = match self {
             Self::User => b"Uid:",
             Self::Group => b"Gid:",

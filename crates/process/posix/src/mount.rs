@@ -196,8 +196,8 @@ impl ServedMount {
         &self.pool().limits
     }
 
-    /// Whether a name that the pool does not have may lead to the directory of snapshots, which only
-    /// the mount's server shows. Such a name is left to the kernel.
+    /// Whether a name that the pool does not have may lead to the directory of snapshots, which
+    /// only the mount's server shows. Such a name is left to the kernel.
     #[inline]
     pub fn is_of_server(dir: Ino, name: &[u8]) -> bool {
         dir == vfs::ROOT && name == mounts::SNAPSHOTS_NAME.as_bytes()

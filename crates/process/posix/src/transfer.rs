@@ -200,7 +200,7 @@ impl FileContents {
         Ok(())
     }
 
-    /// Returns whether a descriptor of the kernel's refers to a file of a snapshot below this mount.
+    /// Returns whether a descriptor of the kernel's refers to a file of a snapshot of this mount.
     fn is_of_snapshot(&self, fd: i32, mount: &ServedMount) -> bool {
         self.task().kernel.identity(fd).is_ok_and(|(device, ino, _)| {
             device == mount.spec.dev && mounts::is_in_snapshots(Ino(ino))

@@ -18,8 +18,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use vfs::{
-    Attr, Caller, Cloned, DirEntry, Entry, Errno, Extent, Fallocate, FileSystem, Ino, Mappings, NewNode,
-    Openings, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr,
+    Attr, Caller, Cloned, DirEntry, Entry, Errno, Extent, Fallocate, FileSystem, Ino, Mappings,
+    NewNode, Openings, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr,
 };
 
 /// A branch of a mounted pool.

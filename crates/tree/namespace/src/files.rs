@@ -11,8 +11,8 @@ use pool::stream::ReceiveStep;
 use pool::{DurabilityMode, Error, MountOptions, Snapshots, TreeSource};
 use std::ops::{Deref, Range};
 use vfs::{
-    Cloned, Durability, Errno, Extent, Fallocate, Ino, KernelCache, Limits, LoadedObject, Result, Seek,
-    StatFs,
+    Cloned, Durability, Errno, Extent, Fallocate, Ino, KernelCache, Limits, LoadedObject, Result,
+    Seek, StatFs,
 };
 
 /// The medium of an engine.

@@ -19,9 +19,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use vfs::{
-    Attr, Backed, Caller, Cloned, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem, Ino,
-    KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result, Seek, SetAttr,
-    SetXattr, StatFs,
+    Attr, Backed, Caller, Cloned, DirEntry, Durability, Entry, Errno, Extent, Fallocate,
+    FileSystem, Ino, KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result,
+    Seek, SetAttr, SetXattr, StatFs,
 };
 
 impl Memory {

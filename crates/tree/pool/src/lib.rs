@@ -17,8 +17,8 @@ mod snapshots;
 pub mod stream;
 
 pub use arena::{Paused, Place};
-pub use engine::{Alone, Engine, Processes, ReadBuf};
 pub use clone::{TreeSource, clone_tree};
+pub use engine::{Alone, Engine, Processes, ReadBuf};
 pub use error::{Error, Problem};
 pub use options::{
     CheckOptions, Consistency, DurabilityMode, FormatOptions, LABEL_MAX, MountOptions, PastCache,

@@ -3,7 +3,7 @@
 use memsim::caches::controller::{Controller, LineWrite};
 use memsim::caches::memories::{NamedMemory, timing};
 use memsim::caches::{Channels, HardwareConfig, Timing, VolatileRanks};
-use memsim::interference::{Backing, alone, beside};
+use memsim::interference::{FileMemory, alone, beside};
 use memsim::trace::{Action, MemoryEvent, Reader, StoreWay, Writer};
 
 const DRAM_NS: (u64, u64) = (10, 10);
@@ -36,7 +36,7 @@ fn trace(operations: u32) -> Vec<u8> {
 #[test]
 fn traffic_to_persistent_memory_does_not_slow_down_a_program_in_dram() {
     let trace = trace(3000);
-    let rates = Backing::ALL.map(|backing| {
+    let rates = FileMemory::ALL.map(|backing| {
         let mut reader = Reader::new(&trace[..]).unwrap();
         beside(&mut reader, memory(), backing, DRAM_NS, 2000).unwrap()
     });
@@ -55,7 +55,7 @@ fn the_same_input_gives_the_same_rates() {
     let trace = trace(50);
     let run = || {
         let mut reader = Reader::new(&trace[..]).unwrap();
-        beside(&mut reader, memory(), Backing::Epoch, DRAM_NS, 0).unwrap()
+        beside(&mut reader, memory(), FileMemory::Epoch, DRAM_NS, 0).unwrap()
     };
     assert_eq!(run(), run());
 }

@@ -12,8 +12,7 @@ use vfs::conformance::{run_all, run_generated};
 use vfs::script::{Driver, parse};
 use vfs::tree::{Tree, tree};
 use vfs::{
-    Caller, Errno, FileKind, FileSystem, Ino, NewKind, NewNode, ROOT, Timestamp,
-    remove_tree,
+    Caller, Errno, FileKind, FileSystem, Ino, NewKind, NewNode, ROOT, Timestamp, remove_tree,
 };
 
 const DIR: NewNode<'static> = NewNode { kind: NewKind::Dir, mode: 0o700, umask: 0 };

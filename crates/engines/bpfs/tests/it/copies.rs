@@ -90,8 +90,11 @@ fn a_copy_equals_its_source() {
     check(&fs);
     // Neither sees changes of the other.
     let before = of(&fs, "/src");
-    run(&fs, "write /to/copy/a 0 8; append /to/copy/last 5000; setxattr /to/copy/d user.y 40; unlink /to/copy/d/l; \
-        create /to/copy/d/new; rmdir /to/copy/d/e/f; create /to/copy/gone; rename /to/copy/empty /to/copy/d/empty");
+    run(
+        &fs,
+        "write /to/copy/a 0 8; append /to/copy/last 5000; setxattr /to/copy/d user.y 40; unlink /to/copy/d/l; \
+        create /to/copy/d/new; rmdir /to/copy/d/e/f; create /to/copy/gone; rename /to/copy/empty /to/copy/d/empty",
+    );
     assert_eq!(of(&fs, "/src"), before);
     let fs = again(fs);
     assert_eq!(of(&fs, "/src"), before);
@@ -164,7 +167,8 @@ fn a_copy_without_space_leaves_nothing() {
     let fs = mounted(4 << 20);
     run(&fs, TREE);
     for i in 0..200 {
-        let made = fs.create(&Caller::ROOT, ino(&fs, "/src/d"), format!("{i:0200}").as_bytes(), &FILE);
+        let made =
+            fs.create(&Caller::ROOT, ino(&fs, "/src/d"), format!("{i:0200}").as_bytes(), &FILE);
         fs.forget(made.unwrap().ino, 1);
     }
     let src = TreeSource::Dir(ino(&fs, "/src"));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use memsim::caches::OrderingMode;
-use memsim::interference::{Backing, alone, beside};
+use memsim::interference::{FileMemory, alone, beside};
 
 use super::hardware::HardwareArgs;
 use crate::output;
@@ -24,7 +24,7 @@ pub fn run(args: &InterferenceArgs, json: bool) -> Result<()> {
     let dram_ns = args.hardware.memory.dram_ns;
     let computation = args.hardware.computation.unwrap_or(0);
     let mut rates = Vec::new();
-    for backing in Backing::ALL {
+    for backing in FileMemory::ALL {
         let mut reader = super::open(&args.trace)?;
         let found = beside(&mut reader, config, backing, dram_ns, computation);
         rates.push(found.with_context(|| args.trace.display().to_string())?);
@@ -37,9 +37,9 @@ pub fn run(args: &InterferenceArgs, json: bool) -> Result<()> {
     say!("{:32}{:>16}{:>16}", "in a microsecond", "lines of TRACE", "of the stencil");
     for rates in rates {
         let name = match rates.backing {
-            Some(Backing::WriteThrough) => "write-through",
-            Some(Backing::Epoch) => "epochs",
-            Some(Backing::Dram) => "file system in DRAM",
+            Some(FileMemory::WriteThrough) => "write-through",
+            Some(FileMemory::Epoch) => "epochs",
+            Some(FileMemory::Dram) => "file system in DRAM",
             None => "stencil alone",
         };
         say!("{name:32}{:>16.2}{:>16.2}", rates.file_system, rates.stencil);
