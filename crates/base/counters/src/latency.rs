@@ -7,8 +7,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::SlotIndex;
-
 /// The number of buckets into which a power of two is divided, as a power of two.
 const PARTS_LOG2: u32 = 3;
 const PARTS: u64 = 1 << PARTS_LOG2;
@@ -61,17 +59,17 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Records a call.
+    /// Records a call (latency-H1).
     #[inline]
     pub fn record(&self, ns: u64) {
-        self.buckets[bucket(ns)].fetch_add(1, Relaxed);
+        self.record_in_bucket(ns);
         self.total_ns.fetch_add(ns, Relaxed);
     }
 
-    /// Records a call in the histogram of a slot, whose owner measures the total by itself.
+    /// As [`record`](Self::record), for callers that count the total elsewhere.
     #[inline]
-    pub(crate) fn record_in(&self, slot: SlotIndex, ns: u64) {
-        slot.add(&self.buckets[bucket(ns)], 1);
+    pub(crate) fn record_in_bucket(&self, ns: u64) {
+        self.buckets[bucket(ns)].fetch_add(1, Relaxed);
     }
 
     /// Returns the counts.

@@ -46,6 +46,9 @@ const SLOTS: usize = 512;
 /// The number of slots that belong to one thread each.
 const OWN_SLOTS: usize = SLOTS - PROGRAMS;
 
+/// The number of histograms of each class: so few threads add to the same words.
+const SHARES: usize = 8;
+
 /// Flag: measure the time of each call that is served.
 pub const TIMED: u32 = 1;
 /// Flag: list the files that went through the mount.
@@ -72,8 +75,9 @@ pub struct Counters {
     /// One slot for each owner, then one for each program. Most processes touch only the first few.
     slots: [ThreadCounts; SLOTS],
     files: CountedFiles,
-    /// For each slot, the times of the calls that were served. Untouched pages take no memory.
-    times: [[Histogram; Class::COUNT]; SLOTS],
+    /// The times of the calls that were served. Slots share them, as programs may lock all of their
+    /// memory, this file included.
+    times: [[Histogram; Class::COUNT]; SHARES],
 }
 
 /// The owner of a slot. The lower half is its process, or 0 if the slot is free; the upper half is
@@ -284,7 +288,7 @@ impl Counters {
         }
         if ns > 0 {
             slot.add(&counts.served_ns, ns);
-            self.times[slot.0 as usize % SLOTS][class as usize].record_in(slot, ns);
+            self.times[slot.0 as usize % SHARES][class as usize].record_in_bucket(ns);
         }
     }
 
@@ -313,8 +317,8 @@ impl Counters {
     /// Returns how long the calls took that were served, by [`Class`].
     pub fn latencies(&self) -> [Latencies; Class::COUNT] {
         let mut sums: [Latencies; Class::COUNT] = Default::default();
-        let owned = &self.times[..self.claimed().len()];
-        for times in owned.iter().chain(&self.times[OWN_SLOTS..]) {
+        // latency-H3
+        for times in &self.times {
             for (sum, histogram) in sums.iter_mut().zip(times) {
                 sum.add_buckets(histogram);
             }

@@ -31,8 +31,9 @@ pub unsafe fn syscall(number: c_long, args: [usize; 5]) -> Result<usize, Errno> 
     if ret < 0 { Err(Errno::from_raw_os_error(-ret as i32)) } else { Ok(ret as usize) }
 }
 
-/// Whether the calling thread has a filter of system calls (seccomp). The filters of systemd's units
-/// end a process for calls that they do not list, so a call that can be done without is left out.
+/// Whether the calling thread has a filter of system calls (seccomp). The filters of systemd's
+/// units end a process for calls that they do not list, so a call that can be done without is left
+/// out.
 pub fn are_filtered() -> bool {
     let mode = rustix::thread::secure_computing_mode();
     mode.is_ok_and(|mode| mode != SecureComputingMode::Disabled)

@@ -8,8 +8,8 @@
 //! - **snapshots-B2** The number of an inode identifies its snapshot
 //!   ([`mounts::snapshot_inode`]) for as long as the server runs, also after the snapshot was
 //!   deleted. No number is given to another snapshot: calls for a deleted one give `ESTALE`.
-//! - **snapshots-B3** A snapshot is loaded when a call needs more than the attributes of its root. It
-//!   is unloaded when it was not used for [`IDLE`], when more than [`LOADED_MAX`] are loaded, or
+//! - **snapshots-B3** A snapshot is loaded when a call needs more than the attributes of its root.
+//!   It is unloaded when it was not used for [`IDLE`], when more than [`LOADED_MAX`] are loaded, or
 //!   when a command is about to delete it ([`RELEASE_XATTR`]). A call then loads it again, so
 //!   programs do not notice.
 //! - **snapshots-B4** A snapshot of which programs have files or directories open stays loaded. A

@@ -3,7 +3,8 @@
 //! - branching-B1: one [`Branches`] of a pool exists at a time, in all processes. Each first
 //!   removes what a killed one has left.
 //! - branching-B2: a branch is made by one operation of the engine, from a snapshot that is its
-//!   base. It is removed by ordinary calls, below a name that no mount knows (`@NAME`).
+//!   base. It is removed by ordinary calls, below a name that no mount knows
+//!   (`@NAME`, branches-W3).
 //! - branching-B3: a branch that is used is neither committed nor removed.
 
 mod changes;

@@ -184,8 +184,9 @@ impl ControlRequest {
         Ok(())
     }
 
-    /// Returns whether the pool, named by a tag or a path with a prefix, is mounted on the directory
-    /// already. `mount -a` recognizes mounts by their source, which is the bare path of the pool.
+    /// Returns whether the pool, named by a tag or a path with a prefix, is mounted on the
+    /// directory already. `mount -a` recognizes mounts by their source, which is the bare path of
+    /// the pool.
     fn is_mounted(&self) -> Result<bool> {
         let tag = Tag::parse(&self.pool);
         if tag.is_none() && !self.is_prefixed {

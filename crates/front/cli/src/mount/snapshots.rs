@@ -22,7 +22,7 @@ pub enum SnapDir {
     /// The directory can be entered by its name, and is not listed.
     #[default]
     Hidden,
-    /// There is none.
+    /// The mount has no such directory.
     Off,
 }
 
