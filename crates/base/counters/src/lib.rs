@@ -46,9 +46,6 @@ const SLOTS: usize = 512;
 /// The number of slots that belong to one thread each.
 const OWN_SLOTS: usize = SLOTS - PROGRAMS;
 
-/// The number of histograms of each class: so few threads add to the same words.
-const SHARES: usize = 8;
-
 /// Flag: measure the time of each call that is served.
 pub const TIMED: u32 = 1;
 /// Flag: list the files that went through the mount.
@@ -75,9 +72,9 @@ pub struct Counters {
     /// One slot for each owner, then one for each program. Most processes touch only the first few.
     slots: [ThreadCounts; SLOTS],
     files: CountedFiles,
-    /// The times of the calls that were served. Slots share them, as programs may lock all of their
-    /// memory, this file included.
-    times: [[Histogram; Class::COUNT]; SHARES],
+    /// The times of the calls that were served. All slots share them: programs may lock all of
+    /// their memory, this file included.
+    times: [Histogram; Class::COUNT],
 }
 
 /// The owner of a slot. The lower half is its process, or 0 if the slot is free; the upper half is
@@ -288,7 +285,7 @@ impl Counters {
         }
         if ns > 0 {
             slot.add(&counts.served_ns, ns);
-            self.times[slot.0 as usize % SHARES][class as usize].record_in_bucket(ns);
+            self.times[class as usize].record_in_bucket(ns);
         }
     }
 
@@ -316,14 +313,7 @@ impl Counters {
 
     /// Returns how long the calls took that were served, by [`Class`].
     pub fn latencies(&self) -> [Latencies; Class::COUNT] {
-        let mut sums: [Latencies; Class::COUNT] = Default::default();
-        // latency-H3
-        for times in &self.times {
-            for (sum, histogram) in sums.iter_mut().zip(times) {
-                sum.add_buckets(histogram);
-            }
-        }
-        sums
+        self.times.each_ref().map(Histogram::counts)
     }
 
     /// Returns the sums of all counts.
