@@ -58,11 +58,11 @@ pub fn explain_busy(pool: &Path, name: &str) -> Error {
 /// Asks the servers of the pool's own tree to unload a snapshot. Returns whether one of them did,
 /// and none has files of it open.
 fn is_released(pool: &Path, name: &str) -> bool {
-    let answers = mounts_of(pool).into_iter().map(|dir| ask(&dir, name));
-    answers.fold(Some(false), |done, answer| match answer {
-        Ok(()) => done.map(|_| true),
+    let mut answers = mounts_of(pool).into_iter().map(|dir| ask(&dir, name));
+    answers.try_fold(false, |done, answer| match answer {
+        Ok(()) => Some(true),
         Err(Errno::BUSY) => None,
-        Err(_) => done,
+        Err(_) => Some(done),
     }) == Some(true)
 }
 

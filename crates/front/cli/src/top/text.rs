@@ -129,8 +129,8 @@ fn cells(row: &Row, totals: bool) -> Cells {
 fn time(ns: u64) -> String {
     let (amount, unit) = match ns {
         ..1_000 => (ns as f64, "ns"),
-        ..1_000_000 => (ns as f64 / 1e3, "us"),
-        ..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
         _ => (ns as f64 / 1e9, "s"),
     };
     format!("{} {unit}", number(amount))
