@@ -3,6 +3,14 @@
 
 : "${here:?is set by the script}"
 
+# find_debs: sets debs to the directory of the packages of `make deb`, and ends the script by its
+# `die` if there are none. Environment: DEBS.
+# shellcheck disable=SC2034  # for the scripts
+find_debs() {
+    debs=${DEBS:-${CARGO_TARGET_DIR:-$here/target}/deb}
+    ls "$debs"/keepstone_*.deb >/dev/null || die "no packages in $debs; make them by: make deb"
+}
+
 # make_debian_root ROOT SUITE PACKAGES: makes a root file system by debootstrap (variant minbase),
 # with the names, proxies and certificates of the machine, as a container has.
 make_debian_root() {

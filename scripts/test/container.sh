@@ -18,8 +18,7 @@ die() {
 }
 
 ((EUID == 0)) || die "needs root, for debootstrap"
-debs=${DEBS:-${CARGO_TARGET_DIR:-$here/target}/deb}
-ls "$debs"/keepstone_*.deb >/dev/null || die "no packages in $debs; make them by: make deb"
+find_debs
 "$here/scripts/lib/packages.sh" podman runc
 
 work=$here/.work/container

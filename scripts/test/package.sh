@@ -31,8 +31,7 @@ if [ "${PACKAGE_ROOT:-}" = '' ]; then
         esac
     done
     ((EUID == 0)) || die "needs root, for debootstrap and chroot"
-    debs=${DEBS:-${CARGO_TARGET_DIR:-$here/target}/deb}
-    ls "$debs"/keepstone_*.deb >/dev/null || die "no packages in $debs; make them by: make deb"
+    find_debs
     for suite in "${suites[@]:-bookworm}"; do
         root=$here/.work/package-$suite
         [ ! -e "$root" ] || die "$root exists; remove it"

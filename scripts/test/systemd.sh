@@ -32,8 +32,7 @@ for argument; do
     esac
 done
 ((EUID == 0)) || die "needs root, for debootstrap"
-debs=${DEBS:-${CARGO_TARGET_DIR:-$here/target}/deb}
-ls "$debs"/keepstone_*.deb >/dev/null || die "no packages in $debs; make them by: make deb"
+find_debs
 
 work=${KEEPSTONE_WORK:-$here/.work}/systemd
 tree=$work/$suite disk=$work/$suite.img console=$work/console
