@@ -1,6 +1,6 @@
 //! Histograms of the times that calls take.
 //!
-//! - **latency-H1** Recording is an addition to one word: no lock, no memory, no system call.
+//! - **latency-H1** Recording adds to two words at most: no lock, no memory, no system call.
 //! - **latency-H2** A bucket is at most an eighth as wide as the times in it, so a percentile is at
 //!   most an eighth too large. It is never too small.
 //! - **latency-H3** Histograms of several servers can be added up, bucket by bucket.
@@ -15,7 +15,7 @@ const FIRST: u32 = 5;
 /// All times from 2 to the power of this on, in ns, are in the last bucket: 34 s.
 const LAST: u32 = 35;
 /// The number of buckets.
-pub const BUCKETS: usize = (LAST - FIRST) as usize * PARTS as usize + 2;
+const BUCKETS: usize = (LAST - FIRST) as usize * PARTS as usize + 2;
 
 /// Returns the bucket of a time in ns.
 #[inline]

@@ -358,7 +358,8 @@ pub struct MountArgs {
     /// can if that costs the mount nothing (from Linux 6.6; not with ro or writeback); exclusive:
     /// reserve the pool for the mount; the kernel then opens files without asking the server;
     /// snapdir=hidden|off: snapshots can be read below the directory `.snapshots`, which is not
-    /// listed (hidden, default; not with exclusive, unless with ask_open), or there is none (off).
+    /// listed (hidden, default; not with exclusive, unless with ask_open), or only by mounts of
+    /// their own (off).
     ///
     /// Pools of the layout scmfs: write_policy=auto|cached|through: overwrites bypass the CPU cache
     /// if both write and file are long (auto), never (cached) or always (through). Writes that

@@ -1,4 +1,4 @@
-//! Snapshots and branches of a pool, mounted beside it.
+//! Snapshots and branches of a pool, each with a mount of its own.
 
 use std::fs;
 use std::path::PathBuf;
