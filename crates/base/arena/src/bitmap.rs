@@ -160,6 +160,17 @@ impl Bitmap {
         }
     }
 
+    /// Sets neighbouring bits; returns whether all of them were clear.
+    pub fn set_range(&self, arena: &Arena, bits: Range<u64>) -> bool {
+        let (mut done, mut were_clear) = (bits.start, true);
+        while done < bits.end {
+            let mask = mask_of(done, bits.end);
+            were_clear &= self.word(arena, done).fetch_or(mask, AcqRel) & mask == 0;
+            done = (done / 64 + 1) * 64;
+        }
+        were_clear
+    }
+
     /// Clears neighbouring bits.
     pub fn clear_range(&self, arena: &Arena, bits: Range<u64>) {
         let mut done = bits.start;
@@ -366,6 +377,17 @@ mod tests {
         assert_eq!(runs(&map), [65..127, 192..200, 201..399]);
         map.clear(arena, 399);
         assert_eq!(runs(&map), [65..127, 192..200, 201..400]);
+    }
+
+    #[test]
+    fn ranges_are_set_across_words() {
+        let mut layout = Layout::default();
+        let map = Bitmap::plan(&mut layout, 400);
+        let arena = &Arena::anonymous(&layout).unwrap();
+        assert!(map.set_range(arena, 3..3) && map.set_range(arena, 60..200));
+        assert_eq!((map.count(arena), map.count_range(arena, 60..200)), (140, 140));
+        assert!(!map.set_range(arena, 199..400));
+        assert_eq!((map.count(arena), map.get(arena, 59)), (340, false));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::snapshots::find_entry;
 use crate::store::Store;
 use crate::volatile::VolatilePlan;
 use arena::Layout;
-use namespace::{Core, Format, Memory, Storage as _};
+use namespace::{Core, Format, Memory, PoolLength, Storage as _};
 use pmem::{Medium, Pm, PmOff};
 use pool::stream::ReceiveStep;
 use pool::{DurabilityMode, Error, MountOptions, Snapshots, TreeSource};
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Cloned, Durability, Errno, Fallocate, Ino, Limits, LoadedObject, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = 28 << 1;
+pub const STATE_FORMAT: u64 = 30 << 1;
 
 /// The operations on contents. Each may use the store and the other operations.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -65,8 +65,8 @@ impl<M: Medium> namespace::Files for Files<M> {
     const FORMAT: Format = layout::FORMAT;
     const STATE_FORMAT: u64 = STATE_FORMAT;
 
-    fn plan(is_shared: bool, blocks: u64) -> VolatilePlan {
-        VolatilePlan::new(is_shared, blocks)
+    fn plan(is_shared: bool, length: PoolLength) -> VolatilePlan {
+        VolatilePlan::new(is_shared, length)
     }
 
     fn layout(plan: &mut VolatilePlan) -> &Layout {

@@ -56,11 +56,10 @@ pub fn superblock_of_copy(medium: &impl Medium, label: Option<&str>) -> Result<V
 ///
 /// # Errors
 /// Those of [`namespace::resize`]; [`Error::Unformattable`] if a pool with snapshots is to become
-/// shorter.
+/// smaller.
 pub fn resize(medium: &impl Medium, bytes: u64) -> Result<u64, Error> {
-    let sb = FORMAT.load(medium)?;
-    let is_shorter = bytes / BLOCK < sb.blocks.get();
-    if is_shorter && !crate::snapshots::entries(&Pm(medium)).is_empty() {
+    let is_smaller = bytes < info(medium)?.size_bytes;
+    if is_smaller && !crate::snapshots::entries(&Pm(medium)).is_empty() {
         let why = "it has snapshots, whose blocks stay where they are; delete them first";
         return Err(Error::Unformattable(why.to_owned()));
     }

@@ -433,10 +433,10 @@ mod tests {
     use super::*;
     use crate::volatile::VolatilePlan;
     use arena::Arena;
-    use namespace::Memory;
+    use namespace::{Memory, PoolLength};
 
     fn volatile() -> Volatile {
-        let mut plan = VolatilePlan::new(false, 64);
+        let mut plan = VolatilePlan::new(false, PoolLength { blocks: 64, expected: 64 });
         let arena = Arena::anonymous(plan.layout()).unwrap();
         plan.open(Memory::Fresh { arena, seed: 1 })
     }

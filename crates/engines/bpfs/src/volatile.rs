@@ -16,7 +16,7 @@ use crate::order::Pending;
 use crate::parents::Parents;
 use crate::zeroed::ZeroedBlocks;
 use arena::Layout;
-use namespace::{ApartRuns, Memory, RecordLocks, Tables};
+use namespace::{ApartRuns, Memory, PoolLength, RecordLocks, Tables};
 use std::ops::Deref;
 
 /// All volatile state of one mounted pool.
@@ -44,14 +44,14 @@ pub struct VolatilePlan {
 }
 
 impl VolatilePlan {
-    /// Plans the state for a pool of `blocks` blocks that one process uses, or several.
-    pub fn new(is_shared: bool, blocks: u64) -> Self {
-        let mut tables = namespace::Plan::new(is_shared, blocks, INODES_PER_BLOCK);
+    /// Plans the state for a pool that one process uses, or several.
+    pub fn new(is_shared: bool, length: PoolLength) -> Self {
+        let mut tables = namespace::Plan::new(is_shared, length, INODES_PER_BLOCK);
         let l = tables.layout();
         let records = RecordLocks::plan(l, records::COUNT);
         let apart = ApartRuns::plan(l, 2);
         let pending = Pending::plan(l);
-        let parents = Parents::plan(l, blocks);
+        let parents = Parents::plan(l, length.blocks);
         let snapshots = RecordLocks::plan(l, 1);
         let zeroed = ZeroedBlocks::plan(l);
         Self { zeroed, apart, records, pending, parents, snapshots, tables }

@@ -382,6 +382,7 @@ pub fn info(medium: &impl Medium) -> std::result::Result<PoolInfo, Error> {
         label: pool::label(&sb.label),
         version: sb.version.get(),
         size_bytes: sb.size.get(),
+        max_size_bytes: None,
         created_ns: sb.created_ns.get(),
         block_bytes: BLOCK as u32,
         has_backing_store: false,

@@ -8,7 +8,7 @@ use crate::store::Store;
 use crate::usage;
 use crate::volatile::Plan;
 use arena::Layout;
-use namespace::{Core, Format, Memory};
+use namespace::{Core, Format, Memory, PoolLength};
 use pmem::{Medium, Pm, PmOff};
 use pool::{Error, MountOptions};
 use std::ops::{Deref, Range};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Extent, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = (1 << 8 | 13) << 1;
+pub const STATE_FORMAT: u64 = (1 << 8 | 15) << 1;
 
 /// The operations on contents. Each may use the store and the other operations.
 pub struct ScmfsFiles<M>(pub(crate) Core<Store<M>>);
@@ -40,8 +40,8 @@ impl<M: Medium> namespace::Files for ScmfsFiles<M> {
     const FORMAT: Format = layout::FORMAT;
     const STATE_FORMAT: u64 = STATE_FORMAT;
 
-    fn plan(is_shared: bool, blocks: u64) -> Plan {
-        Plan::new(is_shared, blocks)
+    fn plan(is_shared: bool, length: PoolLength) -> Plan {
+        Plan::new(is_shared, length)
     }
 
     fn layout(plan: &mut Plan) -> &Layout {

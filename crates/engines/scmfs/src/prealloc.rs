@@ -90,7 +90,7 @@ impl Volatile {
     /// pool could take from the file below count as free.
     pub fn blocks_kept_free(&self) -> u64 {
         let s = &self.settings.prealloc;
-        let by_use = self.blocks.len() * (100 - s.collect_above) / 100;
+        let by_use = self.size_in_blocks() * (100 - s.collect_above) / 100;
         let kept = by_use.max(s.collect_below / BLOCK);
         kept.saturating_sub(self.unprovisioned()).max(crate::space::KEEP)
     }

@@ -124,7 +124,8 @@ impl<M: Medium> Store<M> {
 
     /// Writes back all used blocks.
     fn flush_all(&self) {
-        let used = |block: &u64| self.v.blocks.get(&self.v.arena, *block);
+        let used =
+            |block: &u64| self.v.blocks.get(&self.v.arena, *block) && self.v.has_space(*block);
         for block in (0..self.v.blocks.len()).filter(used) {
             self.medium.flush(PmOff::new(block * BLOCK), BLOCK);
         }

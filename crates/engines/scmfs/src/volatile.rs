@@ -5,7 +5,7 @@ use crate::layout::{BLOCK, BlockNo, INODE, journal};
 use crate::prealloc;
 use crate::settings::{self, Settings};
 use arena::{Bitmap, FreeRuns, Layout, Span};
-use namespace::{ApartRuns, Memory, RecordLocks, Tables, VInode};
+use namespace::{ApartRuns, Memory, PoolLength, RecordLocks, Tables, VInode};
 use pmem::Domain;
 use pool::{MountOptions, WritePolicy};
 use std::ops::{Deref, Range};
@@ -52,13 +52,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans the state for a pool of `blocks` blocks that one process uses, or several.
-    pub fn new(is_shared: bool, blocks: u64) -> Self {
-        let mut tables = namespace::Plan::new(is_shared, blocks, BLOCK / INODE);
+    /// Plans the state for a pool that one process uses, or several.
+    pub fn new(is_shared: bool, length: PoolLength) -> Self {
+        let mut tables = namespace::Plan::new(is_shared, length, BLOCK / INODE);
         let map = tables.blocks();
         let l = tables.layout();
         let free_runs = FreeRuns::plan(l, map);
-        let dirty = Bitmap::plan(l, blocks);
+        let dirty = Bitmap::plan(l, length.blocks);
         let dirty_files = l.table(8);
         let apart = ApartRuns::plan(l, 1);
         let records = RecordLocks::plan(l, journal::RECORDS);

@@ -277,6 +277,10 @@ pub struct MkfsArgs {
     /// Size in bytes, or with K, M, G, T (powers of 1024). Default for a device: all of it.
     #[arg(long, value_parser = crate::size::parse)]
     pub size: Option<u64>,
+    /// The size up to which `resize` can make a thin pool larger while programs use it. The file
+    /// has this length, as a sparse file. Default: 4 times the size.
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub max_size: Option<u64>,
     /// File system.
     #[arg(long, value_parser = layouts(), default_value = Layout::ALL[0].name())]
     pub layout: Layout,

@@ -115,12 +115,17 @@ pub fn run(args: &InfoArgs, json: bool) -> Result<ExitCode> {
         [] => "none".to_owned(),
         names => names.join(", "),
     };
+    let in_use = match report.info.max_size_bytes {
+        Some(max) => format!("can change up to {}", size::show(max)),
+        None => "cannot change".to_owned(),
+    };
     output::table([
         ("pool", report.pool.clone()),
         ("layout", format!("{}, format version {}", report.info.layout, report.info.version)),
         ("label", report.info.label.clone()),
         ("uuid", report.info.uuid.to_string()),
         ("size", size::show(report.info.size_bytes)),
+        ("size in use", in_use),
         ("domain", report.domain.to_string()),
         ("mounted", mounted),
         ("durability", durability),

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use ::pool::{FormatOptions, LABEL_MAX, PoolInfo};
+use ::pool::{FormatOptions, LABEL_MAX, PoolInfo, length_for};
 use anyhow::{Context as _, Result, bail};
 use pmem::{Access, Domain, Lock, Medium as _, OpenOptions, Region};
 use serde::Serialize;
@@ -51,10 +51,12 @@ pub fn make(args: &MkfsArgs) -> Result<Made> {
         None => create(args)?,
     };
     let is_thin = is_thin(args, &region)?;
+    let size = region.len();
     if !is_thin {
         allocate(&region, args, found.as_ref())?;
     }
-    let info = format(&region, args, is_thin)
+    let info = lengthen(&region, args, found.as_ref(), is_thin)
+        .and_then(|()| format(&region, args, is_thin, size))
         .inspect_err(|_| {
             if found.is_none() {
                 let _ = std::fs::remove_file(&args.pool);
@@ -74,10 +76,38 @@ pub fn make(args: &MkfsArgs) -> Result<Made> {
     })
 }
 
-fn format(region: &Region, args: &MkfsArgs, is_thin: bool) -> Result<PoolInfo> {
+/// Makes the file of a resizable pool longer than the pool.
+fn lengthen(
+    region: &Region,
+    args: &MkfsArgs,
+    found: Option<&Metadata>,
+    is_thin: bool,
+) -> Result<()> {
+    let size = region.len();
+    match args.max_size {
+        Some(_) if !is_thin || args.cache => {
+            bail!(
+                "--max-size: only a thin pool, and no cache, can get another size while it is used"
+            )
+        }
+        Some(max) => Ok(region.grow_sparse(max)?),
+        None if !is_thin || args.cache => Ok(()),
+        // A file that was there keeps its length, unless a size is given.
+        None => {
+            let kept = found.filter(|_| args.size.is_none()).map(Metadata::len);
+            let max = kept.unwrap_or_else(|| length_for(size)).min(*args.layout.limits().end());
+            // Not all file systems, and limits of processes, allow so long a file.
+            let _ = region.grow_sparse(max.max(size));
+            Ok(())
+        }
+    }
+}
+
+fn format(region: &Region, args: &MkfsArgs, is_thin: bool, size: u64) -> Result<PoolInfo> {
     let maker = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let (label, is_backed) = (args.label.clone(), args.cache);
-    let options = FormatOptions { label, owner: maker, is_backed, is_thin };
+    let size = (is_thin && !is_backed).then_some(size);
+    let options = FormatOptions { label, owner: maker, is_backed, is_thin, size };
     let info = args.layout.format(region, &options)?;
     // Cuts off the part of the file beyond the pool.
     pool::set_len(region, region.len())?;
@@ -91,15 +121,26 @@ fn check_args(args: &MkfsArgs) -> Result<()> {
         return Err(wrong_usage(format!("--label: at most {LABEL_MAX} bytes, this one has {len}")));
     }
     let limits = args.layout.limits();
-    match args.size {
-        Some(size) if !limits.contains(&size) => Err(wrong_usage(format!(
-            "--size {size} ({}): a pool of this layout has at least {} and at most {} bytes",
-            size::show(size),
-            size::show(*limits.start()),
-            limits.end()
-        ))),
-        _ => Ok(()),
+    if let (Some(size), Some(max)) = (args.size, args.max_size)
+        && max < size
+    {
+        return Err(wrong_usage(format!(
+            "--max-size {}: is less than --size {}",
+            size::show(max),
+            size::show(size)
+        )));
     }
+    for (option, size) in [("--size", args.size), ("--max-size", args.max_size)] {
+        if let Some(size) = size.filter(|size| !limits.contains(size)) {
+            return Err(wrong_usage(format!(
+                "{option} {size} ({}): a pool of this layout has at least {} and at most {} bytes",
+                size::show(size),
+                size::show(*limits.start()),
+                limits.end()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the metadata of the file at the path; `None` if there is no file yet.
@@ -123,7 +164,7 @@ fn look(pool: &Path) -> Result<Option<Metadata>> {
 /// content is intact until the format is stored.
 fn open(args: &MkfsArgs, found: &Metadata) -> Result<Region> {
     let is_device = found.file_type().is_char_device();
-    let reserve = args.size.filter(|_| !is_device).unwrap_or(0);
+    let reserve = if is_device { 0 } else { longest(args) };
     let options = OpenOptions { reserve, may_be_empty: true, ..OpenOptions::default() };
     // The lock taken here proves that no process uses the pool.
     let mut region = pool::open(&args.pool, &options, Access::ReadWrite)?;
@@ -134,7 +175,8 @@ fn open(args: &MkfsArgs, found: &Metadata) -> Result<Region> {
         refuse(&args.pool, &region, is_device)?;
     }
     let old = region.len();
-    let Some(size) = args.size.or(Some(old).filter(|&len| len > 0)) else {
+    let present = engines::info(&region).ok().map(|info| info.size_bytes);
+    let Some(size) = args.size.or(present).or(Some(old).filter(|&len| len > 0)) else {
         return Err(how_large(&args.pool));
     };
     let least = *args.layout.limits().start();
@@ -202,7 +244,13 @@ fn refuse(pool: &Path, region: &Region, is_device: bool) -> Result<()> {
 
 fn create(args: &MkfsArgs) -> Result<Region> {
     let size = args.size.ok_or_else(|| how_large(&args.pool))?;
-    Ok(OpenOptions { sparse: true, ..OpenOptions::default() }.create(&args.pool, size)?)
+    let options = OpenOptions { sparse: true, reserve: longest(args), ..OpenOptions::default() };
+    Ok(options.create(&args.pool, size)?)
+}
+
+/// Returns the most bytes that the file may get.
+fn longest(args: &MkfsArgs) -> u64 {
+    args.max_size.unwrap_or_else(|| length_for(args.size.unwrap_or(0)))
 }
 
 fn how_large(pool: &Path) -> anyhow::Error {

@@ -105,15 +105,21 @@ impl NewPool {
             return Err(refuse(format!("a label has at most {} bytes", pool::LABEL_MAX)));
         }
         let options = pmem::OpenOptions { sparse: true, ..pmem::OpenOptions::default() };
+        let length = pool::length_for(self.size).min(*layout.limits().end());
+        let options = pmem::OpenOptions { reserve: length, ..options };
         let region = options.create(path, self.size).map_err(|err| PoolError::new(path, err))?;
         let made = (|| {
             let is_thin = layout.can_be_thin() && region.can_be_thin();
-            if !is_thin {
+            if is_thin {
+                // Not all file systems, and limits of processes, allow so long a file.
+                let _ = region.grow_sparse(length);
+            } else {
                 region.allocate().map_err(|err| PoolError::new(path, err))?;
             }
             let Caller { uid, gid } = caller();
             let (label, owner) = (self.label.clone(), (uid, gid));
-            let options = FormatOptions { label, owner, is_backed: false, is_thin };
+            let size = is_thin.then_some(self.size);
+            let options = FormatOptions { label, owner, is_backed: false, is_thin, size };
             layout.format(&region, &options).map_err(|err| PoolError::new(path, err))
         })();
         if made.is_err() {

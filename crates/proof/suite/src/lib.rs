@@ -312,6 +312,8 @@ macro_rules! tests {
             trims_beside_threads
             a_sparse_file_takes_what_is_needed
             pools_get_other_sizes
+            pools_in_use_get_other_sizes
+            a_resizable_pool_is_moved_together
         );
     };
     (@ $engine:ident, writers) => {

@@ -52,14 +52,21 @@ struct ThinMedium {
 impl ThinMedium {
     /// Returns a formatted thin pool of this many blocks, on this much space.
     fn formatted<E: Engine>(blocks: u64, most: u64) -> (Self, Arc<SpaceBelow>) {
+        let (medium, below) = Self::sized::<E>(blocks, None);
+        below.most.store(most, Relaxed);
+        (medium, below)
+    }
+
+    /// Returns a formatted thin pool of this many blocks, resizable if it has a size.
+    fn sized<E: Engine>(blocks: u64, size: Option<u64>) -> (Self, Arc<SpaceBelow>) {
         let below = Arc::new(SpaceBelow {
             taken: Mutex::default(),
-            most: AtomicU64::new(most),
+            most: AtomicU64::new(blocks),
             are_loads_checked: AtomicBool::new(false),
         });
         let memory = Region::anonymous(blocks * BLOCK).unwrap();
         let medium = Self { memory, below: below.clone() };
-        let info = E::format(&medium, &thin()).unwrap();
+        let info = E::format(&medium, &FormatOptions { size, ..thin() }).unwrap();
         assert!(info.is_thin);
         below.are_loads_checked.store(true, Relaxed);
         (medium, below)
@@ -328,4 +335,100 @@ pub fn pools_get_other_sizes<E: Engine>() {
             assert!(E::check(&region, &CheckOptions::default()).unwrap().clean());
         }
     }
+}
+
+/// A pool gets another size while threads and other processes use it, up to its length, and takes
+/// no more space than that.
+pub fn pools_in_use_get_other_sizes<E: Engine>() {
+    const MIB: u64 = 1 << 20;
+    let pool = PoolFile::new::<E>("resizable", 1 << 20);
+    std::fs::remove_file(&pool.0).unwrap();
+    let sparse = pmem::OpenOptions { sparse: true, ..Default::default() };
+    let region = sparse.create(&pool.0, 256 * MIB).unwrap();
+    let format = FormatOptions { size: Some(32 * MIB), ..thin() };
+    let info = E::format(&region, &format).unwrap();
+    assert_eq!((info.size_bytes, info.max_size_bytes), (32 * MIB, Some(256 * MIB)));
+    drop(region);
+    let taken = || std::fs::metadata(&pool.0).unwrap().blocks() * 512;
+    let (one, two) = (try_attach::<E>(&pool.0).unwrap(), try_attach::<E>(&pool.0).unwrap());
+    let blocks = |fs: &dyn FileSystem| fs.statfs().blocks * BLOCK;
+    // No more than the size, in any process, and all of it.
+    let mut count = 0;
+    let data = vec![5; 1 << 20];
+    let fill = |fs: &dyn FileSystem, count: &mut u64| {
+        while try_file(fs, *count, &data).is_ok() {
+            *count += 1;
+        }
+        fs.unlink(ROOT, count.to_string().as_bytes()).unwrap();
+    };
+    fill(&one, &mut count);
+    assert!((29..32).contains(&count), "{count}");
+    assert!(taken() <= 32 * MIB, "{}", taken());
+    assert_eq!(two.resize(64 * MIB), Ok(64 * MIB));
+    assert_eq!((blocks(&one), blocks(&two)), (64 * MIB, 64 * MIB));
+    fill(&one, &mut count);
+    assert!((60..64).contains(&count), "{count}");
+    one.rehearse_recovery().unwrap();
+    fill(&two, &mut count);
+    assert!((60..64).contains(&count), "{count}");
+    assert!(taken() <= 64 * MIB, "{}", taken());
+    // A refused resize keeps the size and the files.
+    assert_eq!(one.resize(48 * MIB), Err(Errno::NOSPC));
+    assert_eq!((blocks(&one), one.statfs().blocks_free * BLOCK / MIB), (64 * MIB, 0));
+    for bytes in [257 * MIB, 100 << 10] {
+        assert_eq!(one.resize(bytes), Err(Errno::INVAL));
+    }
+    let kept = two.lookup(ROOT, b"1").unwrap().ino;
+    for name in 2..count {
+        two.unlink(ROOT, name.to_string().as_bytes()).unwrap();
+    }
+    assert_eq!(one.resize(16 * MIB + 5), Ok(16 * MIB));
+    assert!(taken() <= 16 * MIB, "{}", taken());
+    fill(&two, &mut count);
+    assert!(taken() <= 16 * MIB, "{}", taken());
+    assert_eq!(content(&one, kept), data);
+    assert_eq!(two.resize(256 * MIB), Ok(256 * MIB));
+    file(&one, "large", &vec![6; 200 << 20]);
+    drop((one, two));
+    let open = pmem::OpenOptions::default();
+    let region = open.open(&pool.0, pmem::Access::ReadWrite).unwrap();
+    assert_eq!(E::info(&region).unwrap().size_bytes, 256 * MIB);
+    let report = E::check(&region, &CheckOptions::default()).unwrap();
+    assert!(report.clean(), "{:?}", report.problems);
+}
+
+/// A pool in which space lies scattered becomes smaller only while no process uses it. A copy that
+/// has space everywhere gives it back.
+pub fn a_resizable_pool_is_moved_together<E: Engine>() {
+    const MIB: u64 = 1 << 20;
+    let (memory, below) = ThinMedium::sized::<E>(1 << 14, Some(48 * MIB));
+    let fs = mount::<E, _>(memory);
+    let before = fs.statfs();
+    assert_eq!(before.blocks * BLOCK, 48 * MIB);
+    // One block of each unit stays.
+    fill(&fs, 9000, 4096);
+    assert!(below.taken() * BLOCK <= 48 * MIB);
+    for i in (0..9000).filter(|i| i % 16 > 0) {
+        fs.unlink(ROOT, format!("file-{i}").as_bytes()).unwrap();
+    }
+    assert_eq!(fs.resize(12 * MIB), Err(Errno::NOSPC));
+    assert_eq!(fs.statfs().blocks, before.blocks);
+    let medium = fs.into_medium();
+    assert_eq!(E::resize(&medium, 12 * MIB).unwrap(), 12 * MIB);
+    let report = E::check(&medium, &CheckOptions::default()).unwrap();
+    assert!(report.clean(), "{:?}", report.problems);
+    assert_eq!(report.blocks * BLOCK, 12 * MIB);
+    assert!(report.blocks_used < report.blocks);
+    medium.provision(0, medium.len()).unwrap();
+    let fs = mount::<E, _>(medium);
+    assert!(below.taken() * BLOCK <= 12 * MIB, "{}", below.taken());
+    assert_eq!(fs.statfs().blocks * BLOCK, 12 * MIB);
+    let kept = fs.lookup(ROOT, b"file-16").unwrap().ino;
+    assert_eq!(content(&fs, kept).len(), 4096);
+    // Longer than its region.
+    let medium = fs.into_medium();
+    assert!(matches!(E::resize(&medium, 100 * MIB), Err(pool::Error::Unformattable(_))));
+    assert_eq!(E::resize(&medium, 64 * MIB).unwrap(), 64 * MIB);
+    let fs = mount::<E, _>(medium);
+    file(&fs, "large", &vec![1; 50 << 20]);
 }

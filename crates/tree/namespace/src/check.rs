@@ -45,7 +45,7 @@ pub fn check<F: Files>(
     Ok(CheckReport {
         inodes,
         names,
-        blocks: files.tables().blocks.len(),
+        blocks: files.tables().size_in_blocks(),
         blocks_used: files.blocks_used(),
         stale_words: stale.len() as u64,
         problems,

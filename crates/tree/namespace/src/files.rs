@@ -4,7 +4,7 @@ use crate::fs::Core;
 use crate::layout::BLOCK;
 use crate::store::Storage;
 use crate::superblock::Format;
-use crate::tables::Memory;
+use crate::tables::{Memory, PoolLength};
 use arena::Layout;
 use pmem::PmOff;
 use pool::stream::ReceiveStep;
@@ -37,8 +37,8 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// engines have the same.
     const STATE_FORMAT: u64;
 
-    /// Plans the derived state of a pool with this number of blocks, for one process or several.
-    fn plan(is_shared: bool, blocks: u64) -> Self::Plan;
+    /// Plans the derived state of a pool of this length, for one process or several.
+    fn plan(is_shared: bool, length: PoolLength) -> Self::Plan;
 
     /// Returns the layout of the derived state.
     fn layout(plan: &mut Self::Plan) -> &Layout;
@@ -57,13 +57,14 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     /// Returns the number of blocks in use. Blocks that can be freed by making space count as free.
     fn blocks_used(&self) -> u64 {
-        self.tables().blocks.len().saturating_sub(self.blocks_to_get())
+        self.tables().size_in_blocks() - self.blocks_to_get()
     }
 
     /// Returns the number of blocks that operations can get.
     fn blocks_to_get(&self) -> u64 {
         let tables = self.tables();
-        tables.free_blocks() + self.reclaimable() + tables.unprovisioned()
+        let free = tables.free_blocks() + self.reclaimable() + tables.unprovisioned();
+        free.min(tables.size_in_blocks())
     }
 
     /// Implements [`vfs::FileSystem::statfs`].
@@ -87,7 +88,7 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
             free.min(blocks_free * (BLOCK / <Self::Storage as Storage>::INODE) + slots_free);
         StatFs {
             block_size: BLOCK as u32,
-            blocks: tables.blocks.len(),
+            blocks: tables.size_in_blocks(),
             blocks_free,
             blocks_available: available(blocks_free),
             // The number of existing inodes, plus those that can be created.

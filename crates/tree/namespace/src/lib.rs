@@ -78,13 +78,13 @@ pub use scan::{Scan, ScanOptions, is_possible};
 pub use snapshots::roll_back;
 pub use store::{Change, MODIFIED, Storage, report};
 pub use superblock::{
-    Format, INODE_ROOT, INODE_SIZE, POOL_BRANCHES, POOL_RESIZED, POOL_SHARED, POOL_SNAPSHOTS,
-    POOL_USAGE, Superblock, branches_dir, branches_word, fnv1a, is_thin, may_have_snapshots,
-    may_share, shared_word, snapshots_word, version,
+    Format, INODE_ROOT, INODE_SIZE, POOL_BRANCHES, POOL_RESIZED, POOL_SHARED, POOL_SIZE,
+    POOL_SNAPSHOTS, POOL_USAGE, Superblock, branches_dir, branches_word, fnv1a, is_thin,
+    may_have_snapshots, may_share, shared_word, snapshots_word, version,
 };
 pub use tables::{
     CLEAN, DirBlock, DirState, EntryPos, HeldRecord, MAY_BE_ABSENT, MAY_BE_CAPABLE, Memory,
-    NAMES_ABSENT, Plan, RecordLocks, Tables, VInode,
+    NAMES_ABSENT, Plan, PoolLength, RecordLocks, Tables, VInode,
 };
 pub use thin::Trim;
 pub use xattr::Attributes;

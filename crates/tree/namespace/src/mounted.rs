@@ -53,7 +53,7 @@ pub struct Pool<F> {
 
 /// Plans the derived state of the pool on a medium.
 fn plan<F: Files>(medium: &MediumOf<F>, is_shared: bool) -> std::result::Result<F::Plan, Error> {
-    Ok(F::plan(is_shared, F::FORMAT.load(medium)?.blocks.get()))
+    Ok(F::plan(is_shared, F::FORMAT.load(medium)?.length()))
 }
 
 /// Opens a pool that no other process uses; nothing is derived yet.
@@ -63,7 +63,13 @@ fn plan<F: Files>(medium: &MediumOf<F>, is_shared: bool) -> std::result::Result<
 pub fn open<F: Files>(medium: MediumOf<F>, o: &MountOptions) -> std::result::Result<F, Error> {
     let mut plan = plan::<F>(&medium, false)?;
     let arena = Arena::anonymous(F::layout(&mut plan))?;
-    Ok(F::with(medium, plan, Memory::fresh(arena, o), o))
+    Ok(with_fresh(medium, plan, arena, o))
+}
+
+fn with_fresh<F: Files>(medium: MediumOf<F>, plan: F::Plan, arena: Arena, o: &MountOptions) -> F {
+    let files = F::with(medium, plan, Memory::fresh(arena, o), o);
+    files.tables().note_size(&files.medium());
+    files
 }
 
 /// Returns the error of a read-only mount, if an interrupted operation must be finished by a mount
@@ -133,7 +139,7 @@ impl<F: Files> Pool<F> {
                 Ok(Self::of(files, report))
             }
             Attached::Fresh(arena) => {
-                let files = F::with(medium, plan, Memory::fresh(arena, options), options);
+                let files: F = with_fresh(medium, plan, arena, options);
                 let report = derive(&files, options)?;
                 files.tables().arena.publish().map_err(Error::Shared)?;
                 Ok(Self::of(files, report))
@@ -478,6 +484,10 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
 
     fn trim(&self) -> Result<()> {
         Self::trim(self, Trim::All)
+    }
+
+    fn resize(&self, bytes: u64) -> Result<u64> {
+        Self::resize(self, bytes)
     }
 
     fn snapshots(&self, held: bool) -> Result<Snapshots> {

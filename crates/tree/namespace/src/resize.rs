@@ -1,10 +1,19 @@
-//! A pool that no process uses gets another size.
+//! A pool gets another size.
 //!
-//! - resize-Z1: one word commits the new size ([`POOL_RESIZED`]). A longer pool has its blocks
+//! A *resizable* pool is thin, and has a length and a size: its region, a sparse file, has the
+//! length, and its units with space have at most the size. So the size can change while programs
+//! use the pool, and nothing moves. Its length changes, and that of other pools, while no process
+//! uses it.
+//!
+//! - resize-Z1: one word commits the new length ([`POOL_RESIZED`]). A longer pool has its blocks
 //!   before, and a shorter one has nothing in those that it loses.
 //! - resize-Z2: a block that lies beyond the new end is copied, and the copy is durable before the
 //!   word that leads to it. So each move is atomic, and changes nothing that can be read. A crash
 //!   leaves a pool of the old size, some of whose blocks have moved.
+//! - resize-Z3: one word commits the size of a resizable pool ([`POOL_SIZE`]). A smaller size is
+//!   stored first, so that no operation takes more space than it allows. Then the pool gives back
+//!   what it has beyond that; if that fails, it gets the old size again. After a crash in between,
+//!   the pool has the new size, and files keep what they have (thin-T5).
 
 use crate::derived::{SharedPool as _, UNIT};
 use crate::files::{Files, MediumOf};
@@ -12,13 +21,16 @@ use crate::fs::Core;
 use crate::layout::BLOCK;
 use crate::mounted::Pool;
 use crate::store::Storage;
-use crate::superblock::POOL_RESIZED;
-use pmem::Medium;
+use crate::superblock::{POOL_RESIZED, is_resizable, publish_size, size_in_blocks};
+use crate::tables::Tables;
+use crate::thin::Trim;
+use pmem::{Medium, Pm};
 use pool::{Error, MountOptions};
 use vfs::{Errno, FileSystem as _, Result};
 
-/// Gives the pool on a medium this size in bytes, rounded down to 64 KiB. A medium that is too
-/// short has to grow before, one that is too long can be cut afterwards. Returns the size.
+/// Gives the pool on a medium this size in bytes, rounded down to 64 KiB. No process uses it. A
+/// medium that is too short has to grow before; a resizable pool gets its new length then. The
+/// medium of another pool can be cut to the size afterwards. Returns the size.
 ///
 /// # Errors
 /// [`Error::Unformattable`] if no pool can have this size, or if its files do not fit;
@@ -36,7 +48,9 @@ where
             medium.len()
         )));
     }
-    if blocks < sb.blocks.get() {
+    let is_resizable = is_resizable(&Pm(medium));
+    let present = size_in_blocks(&Pm(medium)).unwrap_or(sb.blocks.get());
+    if blocks < present {
         let failed = |err| match err {
             Error::Errno(Errno::NOSPC) => Error::Unformattable(
                 "what it holds does not fit into that size; choose a larger one, or remove files"
@@ -46,11 +60,56 @@ where
         };
         while vacate::<F>(medium, blocks).map_err(failed)? {}
     }
-    // The commit (resize-Z1).
-    let ready = medium.fence();
-    let _ = medium.publish(POOL_RESIZED.get(), sb.resized_word(blocks), ready);
+    let length = match is_resizable {
+        true => (medium.len().min(most) / BLOCK / UNIT * UNIT).max(sb.blocks.get()),
+        false => blocks,
+    };
+    if length != sb.blocks.get() {
+        // The commit (resize-Z1).
+        let ready = medium.fence();
+        let _ = medium.publish(POOL_RESIZED.get(), sb.resized_word(length), ready);
+    }
+    if is_resizable {
+        publish_size(&Pm(medium), blocks);
+    }
     Ok(blocks * BLOCK)
 }
+
+impl<F: Files> Pool<F> {
+    /// Implements [`pool::Engine::resize`] (resize-Z3).
+    ///
+    /// # Errors
+    /// Those of [`pool::Engine::resize`].
+    pub fn resize(&self, bytes: u64) -> Result<u64> {
+        let files = &self.files;
+        let old = files.op(|core| {
+            core.check_writable()?;
+            size_in_blocks(&core.medium()).ok_or(Errno::OPNOTSUPP)
+        })?;
+        let blocks = bytes / BLOCK / UNIT * UNIT;
+        if !(F::FORMAT.bytes.0 / BLOCK..=files.tables().blocks.len()).contains(&blocks) {
+            return Err(Errno::INVAL);
+        }
+        if blocks < files.blocks_used() {
+            return Err(Errno::NOSPC);
+        }
+        files.op(|core| core.set_size(None, blocks))?;
+        if blocks >= old {
+            return Ok(blocks * BLOCK);
+        }
+        for _ in 0..TRIMS_MAX {
+            self.trim(Trim::All)?;
+            if files.tables().has_at_most_its_size() {
+                return Ok(blocks * BLOCK);
+            }
+        }
+        files.op(|core| core.set_size(Some(blocks), old))?;
+        Err(Errno::NOSPC)
+    }
+}
+
+/// Trims for a smaller size. Between two of them, operations may free more.
+const TRIMS_MAX: u32 = 4;
 
 /// Moves the blocks from this one on to places before it. Returns whether that has to be called
 /// again, because inodes have moved.
@@ -66,11 +125,37 @@ fn vacate<F: Files>(medium: MediumOf<F>, from: u64) -> std::result::Result<bool,
     Ok(have_inodes_moved)
 }
 
+impl Tables {
+    /// Returns whether the pool has no more space than its size.
+    fn has_at_most_its_size(&self) -> bool {
+        self.hidden() >= self.withheld()
+    }
+
+    /// Derives from the size of a resizable pool how many blocks it may not take.
+    pub(crate) fn note_size(&self, medium: &Pm<impl Medium>) {
+        let size = size_in_blocks(medium).unwrap_or(self.blocks.len());
+        self.set_withheld(self.blocks.len().saturating_sub(size));
+    }
+}
+
 impl<S: Storage> Core<S> {
+    /// Stores the size of a resizable pool, unless it is no longer `from`.
+    fn set_size(&self, from: Option<u64>, blocks: u64) -> Result<()> {
+        let tables = self.tables();
+        let _lock = tables.lock_provisioning()?;
+        if from.is_none_or(|from| size_in_blocks(&self.medium()) == Some(from)) {
+            publish_size(&self.medium(), blocks);
+            tables.note_size(&self.medium());
+        }
+        Ok(())
+    }
+
     /// Claims all free blocks from this one on, a multiple of [`UNIT`], so that none is taken.
     fn close_from(&self, from: u64) -> Result<()> {
         let tables = self.tables();
         let (arena, end) = (&tables.arena, tables.blocks.len());
+        // The blocks before it may all be taken.
+        tables.set_withheld(0);
         self.clear_kept_blocks();
         let free = (end - from).saturating_sub(tables.blocks.count_range(arena, from..end));
         if !tables.free.take(arena, free, 0) {

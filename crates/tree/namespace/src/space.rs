@@ -10,8 +10,15 @@ use std::ops::Range;
 impl Tables {
     /// Sets the number of free blocks after a scan marked those in use.
     pub(crate) fn count_free_blocks(&self) {
-        let free = self.blocks.len() - self.blocks.count(&self.arena);
-        self.free.set(&self.arena, free);
+        let clear = self.blocks.len() - self.blocks.count(&self.arena);
+        // Hidden blocks are claimed. The pool may not take further ones beyond its size.
+        let beyond = self.withheld().saturating_sub(self.hidden());
+        self.free.set(&self.arena, clear.saturating_sub(beyond));
+    }
+
+    /// Returns the number of blocks that the pool may take: its size.
+    pub fn size_in_blocks(&self) -> u64 {
+        self.blocks.len() - self.withheld()
     }
 
     /// Returns the number of blocks neither in use nor reserved.
@@ -60,7 +67,8 @@ impl Tables {
         }
         let mut next = 0;
         let defer = |used: Range<u64>| {
-            for block in used {
+            // Blocks without space are claimed, and no process reads them.
+            for block in used.filter(|block| self.has_space(*block)) {
                 self.pins().defer(&self.arena, &[block]);
             }
         };

@@ -1,7 +1,9 @@
 //! The superblock, the first block of every pool: a description of the pool, and the place of its
 //! inodes.
 
+use crate::derived::UNIT;
 use crate::layout::{BLOCK, BlockNo, InodeRecord, STATE_NAMES_ABSENT};
+use crate::tables::PoolLength;
 use pmem::{Fenced, Medium, Pm, PmOff};
 use pool::{Error, FormatOptions, LABEL_MAX, PoolInfo};
 use std::mem::offset_of;
@@ -29,6 +31,10 @@ pub const POOL_SNAPSHOTS: PmOff = PmOff::new(104);
 /// The place of the word that leads to the directory of branches: the one behind it.
 pub const POOL_BRANCHES: PmOff = PmOff::new(112);
 
+/// The place of the word with the size of a pool that can get another size while it is used
+/// ([`Superblock::size_word`]): the one behind it.
+pub const POOL_SIZE: PmOff = PmOff::new(120);
+
 /// Block 0.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -46,8 +52,8 @@ pub struct Superblock {
     /// Identity of the pool.
     pub uuid: [u8; 16],
     /// FNV-1a of all fields except the place and size of the inodes, the last usage, the new size,
-    /// the sharing of blocks, the table of snapshots and the branches, computed with this field
-    /// zero.
+    /// the sharing of blocks, the table of snapshots, the branches and the size, computed with this
+    /// field zero.
     pub checksum: U64,
     /// Properties: bits of `flags`.
     pub flags: U64,
@@ -65,7 +71,9 @@ pub struct Superblock {
     pub snapshots: U64,
     /// `Superblock::branches_word` if the pool has a directory of branches, else 0.
     pub branches: U64,
-    reserved: [u8; 8],
+    /// The number of blocks that the pool may take ([`Superblock::size_word`]), if it is
+    /// resizable; else 0.
+    pub size: U64,
     /// Name given by the user, padded with zeros.
     pub label: [u8; LABEL_MAX],
 }
@@ -82,14 +90,17 @@ const _: () = {
     assert!(offset_of!(Superblock, shared) as u64 == POOL_SHARED.get());
     assert!(offset_of!(Superblock, snapshots) as u64 == POOL_SNAPSHOTS.get());
     assert!(offset_of!(Superblock, branches) as u64 == POOL_BRANCHES.get());
+    assert!(offset_of!(Superblock, size) as u64 == POOL_SIZE.get());
 };
 
 /// Bits of [`Superblock::flags`].
 mod flags {
     /// The pool takes space of the file below when it needs it, and gives it back.
     pub const THIN: u64 = 1;
+    /// The pool is thin, and the word at [`super::POOL_SIZE`] is its size.
+    pub const RESIZABLE: u64 = 2;
     /// All bits that this program knows.
-    pub const ALL: u64 = THIN;
+    pub const ALL: u64 = THIN | RESIZABLE;
 }
 
 /// The format of an engine's superblocks.
@@ -123,6 +134,25 @@ pub fn version(medium: &Pm<impl Medium>) -> u32 {
 /// superblock was loaded before.
 pub fn is_thin(medium: &Pm<impl Medium>) -> bool {
     medium.load_u64(FLAGS) & flags::THIN != 0
+}
+
+/// Returns whether the pool can get another size while it is used. Its superblock was loaded
+/// before.
+pub fn is_resizable(medium: &Pm<impl Medium>) -> bool {
+    medium.load_u64(FLAGS) & flags::RESIZABLE != 0
+}
+
+/// Returns the number of blocks that the pool may take, if it is resizable. Its superblock was
+/// loaded before.
+pub fn size_in_blocks(medium: &Pm<impl Medium>) -> Option<u64> {
+    is_resizable(medium).then(|| medium.load_u64(POOL_SIZE) & LOW_HALF)
+}
+
+/// Stores the number of blocks that a resizable pool may take, durably.
+pub fn publish_size(medium: &Pm<impl Medium>, blocks: u64) {
+    let word = superblock(medium).size_word(blocks);
+    let ready = medium.fence();
+    let _ = medium.publish(POOL_SIZE, word, ready);
 }
 
 /// Returns the superblock of a pool, which was loaded before.
@@ -184,12 +214,38 @@ impl Superblock {
         self.marker(&blocks.to_le_bytes()) & !LOW_HALF | blocks & LOW_HALF
     }
 
+    /// Returns the length of the pool.
+    pub fn length(&self) -> PoolLength {
+        let blocks = self.blocks.get();
+        let expected = if self.is_resizable() { blocks / pool::ROOM } else { blocks };
+        PoolLength { blocks, expected }
+    }
+
+    /// Returns whether the pool can get another size while it is used.
+    pub fn is_resizable(&self) -> bool {
+        self.flags.get() & flags::RESIZABLE != 0
+    }
+
+    /// Returns the word of a resizable pool that may take this number of blocks, which is in the
+    /// lower half. The upper half is the one of the FNV-1a of the UUID, the number in four bytes,
+    /// and `SIZE`.
+    fn size_word(&self, blocks: u64) -> u64 {
+        self.numbered_word(blocks, b"SIZE")
+    }
+
     /// Returns the word of a pool whose directory of branches is the inode of this number, which is
     /// in the lower half. The upper half is the one of the FNV-1a of the UUID, the number in four
     /// bytes, and `BRAN`.
     fn branches_word(&self, number: u64) -> u64 {
-        let mut what = *b"\0\0\0\0BRAN";
+        self.numbered_word(number, b"BRAN")
+    }
+
+    /// Returns the word with this number in the lower half, and in the upper half the one of the
+    /// FNV-1a of the UUID, the number in four bytes, and the tag.
+    fn numbered_word(&self, number: u64, tag: &[u8; 4]) -> u64 {
+        let mut what = [0; 8];
         what[..4].copy_from_slice(&(number as u32).to_le_bytes());
+        what[4..].copy_from_slice(tag);
         self.marker(&what) & !LOW_HALF | number & LOW_HALF
     }
 
@@ -221,8 +277,8 @@ fn check_label(label: &str) -> Result<(), Error> {
     }
 }
 
-/// The bits of [`Superblock::resized`] with the number of blocks, and of [`Superblock::branches`]
-/// with the number of an inode.
+/// The bits of [`Superblock::resized`] and [`Superblock::size`] with the number of blocks, and of
+/// [`Superblock::branches`] with the number of an inode.
 const LOW_HALF: u64 = u32::MAX as u64;
 
 impl Format {
@@ -241,6 +297,7 @@ impl Format {
         s.shared.set(0);
         s.snapshots.set(0);
         s.branches.set(0);
+        s.size.set(0);
         if self.has_usage(sb.version.get()) {
             s.usage.set(0);
         }
@@ -314,6 +371,14 @@ impl Format {
                 medium.len()
             ));
         }
+        let size = sb.size.get() & LOW_HALF;
+        let is_size_sound = match sb.is_resizable() {
+            true => sb.size.get() == sb.size_word(size) && (least / BLOCK..=blocks).contains(&size),
+            false => sb.size.get() == 0,
+        };
+        if !is_size_sound {
+            return unusable("the word with its size is damaged");
+        }
         Ok(sb)
     }
 
@@ -347,6 +412,9 @@ impl Format {
         if sb.branches.get() != 0 {
             sb.branches.set(sb.branches_word(sb.branches.get() & LOW_HALF));
         }
+        if sb.is_resizable() {
+            sb.size.set(sb.size_word(sb.size.get() & LOW_HALF));
+        }
         sb.checksum.set(self.checksum(&sb));
         Ok(sb.as_bytes().to_vec())
     }
@@ -357,12 +425,15 @@ impl Format {
     /// As [`load`](Self::load).
     pub fn info(&self, medium: &impl Medium) -> Result<PoolInfo, Error> {
         let sb = self.load(medium)?;
+        let length = sb.blocks.get() * BLOCK;
+        let is_resizable = sb.is_resizable();
         Ok(PoolInfo {
             layout: self.layout,
             uuid: uuid::Uuid::from_bytes(sb.uuid),
             label: pool::label(&sb.label),
             version: sb.version.get(),
-            size_bytes: sb.blocks.get() * BLOCK,
+            size_bytes: if is_resizable { (sb.size.get() & LOW_HALF) * BLOCK } else { length },
+            max_size_bytes: is_resizable.then_some(length),
             created_ns: sb.created_ns.get(),
             block_bytes: sb.block_bytes.get(),
             has_backing_store: self.backed == Some(sb.version.get()),
@@ -395,6 +466,13 @@ impl Format {
             )));
         }
         check_label(&options.label)?;
+        let size = options.size.map(|bytes| bytes / BLOCK / UNIT * UNIT);
+        if size.is_some_and(|size| !options.is_thin || !(least / BLOCK..=blocks).contains(&size)) {
+            return Err(Error::Unformattable(format!(
+                "the size of a thin pool in this region is between {least} and {} bytes",
+                blocks * BLOCK
+            )));
+        }
         let version = match (options.is_backed, self.backed) {
             (false, _) => self.version,
             (true, Some(backed)) => backed,
@@ -430,7 +508,12 @@ impl Format {
         sb.created_ns.set(now as u64);
         sb.uuid = *uuid::Uuid::new_v4().as_bytes();
         sb.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
-        sb.flags.set(if options.is_thin { flags::THIN } else { 0 });
+        let mut flags = if options.is_thin { flags::THIN } else { 0 };
+        if let Some(size) = size {
+            flags |= flags::RESIZABLE;
+            sb.size.set(sb.size_word(size));
+        }
+        sb.flags.set(flags);
         sb.magic = self.magic;
         sb.checksum.set(self.checksum(&sb));
         sb.inode_root.set(inode_root);

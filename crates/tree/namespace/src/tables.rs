@@ -247,6 +247,8 @@ pub struct Tables {
     inode_file: Span<RwLock>,
     /// Guards the units with space in the file below.
     provisioning: Span<RwLock>,
+    /// [`PoolLength::expected`].
+    expected: u64,
 }
 
 /// The tables before they have memory.
@@ -259,6 +261,16 @@ pub struct Plan {
     slots: Span<AtomicU64>,
     inode_file: Span<RwLock>,
     provisioning: Span<RwLock>,
+    expected: u64,
+}
+
+/// The length of a pool, by which tables are planned. All processes that use it find the same.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolLength {
+    /// The blocks of its region.
+    pub blocks: u64,
+    /// The blocks that it most likely has space for. Tables that can overflow suit this number.
+    pub expected: u64,
 }
 
 /// Memory for derived state.
@@ -280,15 +292,16 @@ const HUGE_PAGES_FROM: usize = 1 << 20;
 const HUGE_PAGES_MAX: u64 = 256 << 20;
 
 impl Plan {
-    /// Plans the tables of a pool of `blocks` blocks, for one process or several. A block has room
-    /// for `inodes_per_block` inodes; directories have at most as many blocks as the pool.
-    pub fn new(is_shared: bool, blocks: u64, inodes_per_block: u64) -> Self {
+    /// Plans the tables of a pool, for one process or several. A block has room for
+    /// `inodes_per_block` inodes; directories have at most as many blocks as the pool.
+    pub fn new(is_shared: bool, length: PoolLength, inodes_per_block: u64) -> Self {
+        let PoolLength { blocks, expected } = length;
         let sizes = Sizes {
             inodes: (blocks * inodes_per_block).min(1 << 31),
             blocks,
             // One line for each 32 KiB, which suffices for every second name of a pool that is full
             // of directories.
-            buckets: (blocks as usize / 8).clamp(1 << 7, 1 << 28),
+            buckets: (expected as usize / 8).clamp(1 << 7, 1 << 28),
             names: (blocks as usize * 64).min((1 << 31) - 2),
         };
         let mut common = crate::derived::Plan::new(is_shared, sizes);
@@ -301,6 +314,7 @@ impl Plan {
             provisioning: l.table(1),
             dir_blocks: Slab::plan(l, blocks as usize),
             dir_states: Slab::plan(l, blocks as usize),
+            expected,
             common,
         }
     }
@@ -339,6 +353,7 @@ impl Plan {
             slots: self.slots,
             inode_file: self.inode_file,
             provisioning: self.provisioning,
+            expected: self.expected,
         }
     }
 }
@@ -390,7 +405,7 @@ impl Tables {
     /// Initialises the tables for an empty pool. The tables that lookups read get huge pages: a
     /// thousandth of the pool, within a limit.
     pub(crate) fn clear(&self) {
-        let huge = (self.blocks.len() * BLOCK / 1024).min(HUGE_PAGES_MAX) as usize;
+        let huge = (self.expected * BLOCK / 1024).min(HUGE_PAGES_MAX) as usize;
         self.common.clear(if huge < HUGE_PAGES_FROM { 0 } else { huge });
         self.blocks.init(&self.arena);
     }

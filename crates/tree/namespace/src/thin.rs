@@ -17,7 +17,9 @@
 //!   claimed first. Then all operations that may still read them without a lock must end
 //!   ([`arena::Arena::synchronize`]): a load would take the space again, and fail if the file
 //!   system is full.
-//! - thin-T5: a mount provisions all units with blocks in use. They can be holes in a copy of a
+//! - thin-T5: a mount of a resizable pool gives the space of free units back that it has beyond its
+//!   size ([`crate::resize`]). They are from a copy of a pool, or a resize was interrupted.
+//! - thin-T6: a mount provisions all units with blocks in use. They can be holes in a copy of a
 //!   pool.
 //!
 //! In a mount that programs cannot bypass, the threads of the server do not wait for each other
@@ -98,9 +100,9 @@ impl Tables {
         if pool == self.id { blocks } else { 0 }
     }
 
-    /// Returns whether a block may be handed out (thin-T1), for assertions.
+    /// Returns whether a block may be handed out (thin-T1).
     pub fn has_space(&self, block: u64) -> bool {
-        self.unprovisioned() == 0 || self.provisioned().get(&self.arena, block / UNIT)
+        self.hidden() == 0 || self.provisioned().get(&self.arena, block / UNIT)
     }
 
     /// Returns the blocks of these units.
@@ -115,15 +117,21 @@ impl Tables {
 
     /// Adds the free blocks that are not provisioned.
     pub(crate) fn add_unprovisioned_runs(&self, free: &mut FreeSpace) {
-        if self.unprovisioned() > 0 {
-            self.each_unprovisioned(|units| free.add(self.blocks_of(&units), BLOCK));
+        let mut left = self.unprovisioned();
+        if left > 0 {
+            self.each_unprovisioned(|units| {
+                let blocks = self.blocks_of(&units);
+                let end = blocks.end.min(blocks.start + left);
+                left -= end - blocks.start;
+                free.add(blocks.start..end, BLOCK);
+            });
         }
     }
 }
 
 impl<S: Storage> Core<S> {
     /// Finds the units that are provisioned, as the last step of the scan of a mount for writing.
-    /// Provisions those in use (thin-T5), and some more.
+    /// Provisions those in use (thin-T6), and some more.
     ///
     /// # Errors
     /// [`Error::Unusable`] if the file system below has no space for blocks in use.
@@ -152,6 +160,7 @@ impl<S: Storage> Core<S> {
                 Error::Unusable(format!("{why} ({err})"))
             })?;
         }
+        self.release_excess();
         self.hide_unprovisioned();
         tables.count_free_blocks();
         if tables.free_blocks() < STEP {
@@ -182,10 +191,43 @@ impl<S: Storage> Core<S> {
         }
     }
 
+    /// Gives the space of free units back that the pool has beyond its size (thin-T5).
+    fn release_excess(&self) {
+        let tables = self.tables();
+        let (arena, units) = (&tables.arena, tables.provisioned());
+        let mut left = tables.size_in_blocks() / UNIT;
+        let excess = units.count(arena).saturating_sub(left);
+        if tables.withheld() == 0 || excess == 0 {
+            return;
+        }
+        // The lowest places stay, as searches find them first.
+        left = excess;
+        for unit in (0..units.len()).rev().filter(|unit| units.get(arena, *unit)) {
+            let blocks = tables.blocks_of(&(unit..unit + 1));
+            if !tables.blocks.is_clear(arena, blocks.clone()) {
+                continue;
+            }
+            units.clear(arena, unit);
+            if self.release_blocks(&blocks).is_err() || left == 1 {
+                break;
+            }
+            left -= 1;
+        }
+    }
+
+    /// Gives the space of blocks back to the file below.
+    fn release_blocks(&self, blocks: &Range<u64>) -> io::Result<()> {
+        let (off, len) = (blocks.start * BLOCK, (blocks.end - blocks.start) * BLOCK);
+        self.medium().0.release(off, len).map(drop).inspect_err(|err| {
+            tracing::warn!("cannot give space of the pool back: {err}");
+        })
+    }
+
     /// Claims the blocks without space again, after the rest of the state was derived again
     /// (thin-T1).
     pub(crate) fn recover_thin(&self) {
         if is_thin(&self.medium()) {
+            self.tables().note_size(&self.medium());
             self.hide_unprovisioned();
             self.tables().count_free_blocks();
         }
@@ -198,12 +240,10 @@ impl<S: Storage> Core<S> {
         tables.each_unprovisioned(|units| {
             let blocks = tables.blocks_of(&units);
             hidden += blocks.end - blocks.start;
-            blocks.for_each(|block| {
-                let was_free = tables.blocks.set(&tables.arena, block);
-                debug_assert!(was_free, "thin-T1: block {block} is in use without space");
-            });
+            let were_free = tables.blocks.set_range(&tables.arena, blocks.clone());
+            debug_assert!(were_free, "thin-T1: some of {blocks:?} are in use without space");
         });
-        tables.set_unprovisioned(hidden);
+        tables.set_hidden(hidden);
     }
 
     /// Provisions the blocks that an operation of this thread failed to reserve (thin-T2). Returns
@@ -226,12 +266,14 @@ impl<S: Storage> Core<S> {
         let units = tables.provisioned();
         let (mut at, mut got, mut most, mut interruptions) = (0, 0, u64::MAX, 0);
         while got < blocks
+            && tables.unprovisioned() > 0
             && let Some(first) = units.find_run(&tables.arena, at..units.len(), 1)
         {
             let first = first.start;
             // Up to the end of a huge page.
             let end = (first + (blocks - got).div_ceil(UNIT)).next_multiple_of(HUGE_UNITS);
-            let end = end.min(units.len()).min(first.saturating_add(most));
+            let most_now = most.min(tables.unprovisioned().div_ceil(UNIT));
+            let end = end.min(units.len()).min(first.saturating_add(most_now));
             let is_missing = |unit: &u64| !units.get(&tables.arena, *unit);
             let run = first..first + (first..end).take_while(is_missing).count() as u64;
             let count = run.end - run.start;
@@ -262,9 +304,9 @@ impl<S: Storage> Core<S> {
         let tables = self.tables();
         let units = tables.provisioned();
         for unit in from..units.len() {
-            if units.set(&tables.arena, unit) && tables.unprovisioned() > 0 {
+            if units.set(&tables.arena, unit) && tables.hidden() > 0 {
                 let blocks = tables.blocks_of(&(unit..unit + 1));
-                tables.add_unprovisioned(-((blocks.end - blocks.start) as i64));
+                tables.add_hidden(-((blocks.end - blocks.start) as i64));
             }
         }
     }
@@ -286,7 +328,7 @@ impl<S: Storage> Core<S> {
         let tables = self.tables();
         let blocks = tables.blocks_of(units);
         let count = blocks.end - blocks.start;
-        tables.add_unprovisioned(-(count as i64));
+        tables.add_hidden(-(count as i64));
         self.clear_free(blocks);
         tables.give_back(count);
         count
@@ -326,7 +368,7 @@ impl<S: Storage> Core<S> {
                 continue;
             }
             units.clear_range(&tables.arena, run.clone());
-            tables.add_unprovisioned(count as i64);
+            tables.add_hidden(count as i64);
             taken += count;
             match chosen.last_mut() {
                 Some(last) if last.start == run.end => last.start = run.start,
@@ -351,9 +393,7 @@ impl<S: Storage> Core<S> {
                 if blocks.is_empty() {
                     continue;
                 }
-                let (off, len) = (blocks.start * BLOCK, (blocks.end - blocks.start) * BLOCK);
-                if let Err(err) = self.medium().0.release(off, len) {
-                    tracing::warn!("cannot give space of the pool back: {err}");
+                if self.release_blocks(&blocks).is_err() {
                     return Ok(());
                 }
             }
@@ -414,7 +454,7 @@ pub(crate) mod pool_trim {
                 let _ = files.tables().arena.synchronize();
                 files.op(|core| core.release_chosen(&chosen))?;
             }
-            if trim == Trim::All && files.tables().unprovisioned() > 0 {
+            if trim == Trim::All && files.tables().hidden() > 0 {
                 // A process that died may have left these.
                 let mut rest = Vec::new();
                 files.tables().each_unprovisioned(|units| rest.push(units));

@@ -75,6 +75,18 @@ pub trait Engine: FileSystem + MountEvents + Processes {
         Ok(())
     }
 
+    /// Gives the pool another size in bytes, rounded down to 64 KiB, up to
+    /// [`PoolInfo::max_size_bytes`](crate::PoolInfo::max_size_bytes). Other processes may use the
+    /// pool meanwhile. Returns the size.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if only pools that no process uses can get another size, `EINVAL` if this pool
+    /// cannot have this one; `ENOSPC` if it has more in use, or if its free blocks lie between those
+    /// in use.
+    fn resize(&self, _bytes: u64) -> Result<u64> {
+        Err(vfs::Errno::OPNOTSUPP)
+    }
+
     /// Returns the snapshots of the pool; with `held`, also the space that they take.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ pub use engine::{Alone, Engine, Processes, ReadBuf};
 pub use error::{Error, Problem};
 pub use options::{
     CheckOptions, Consistency, DurabilityMode, FormatOptions, LABEL_MAX, MountOptions, PastCache,
-    WritePolicy, scan_threads,
+    ROOM, WritePolicy, length_for, scan_threads,
 };
 pub use prealloc::Prealloc;
 pub use report::{CheckReport, FreeSpace, MountReport, PoolInfo, label};

@@ -8,6 +8,19 @@ use vfs::Timestamp;
 /// Longest label, in bytes.
 pub const LABEL_MAX: usize = 64;
 
+/// The length of a new resizable pool is this many times its size ([`length_for`]).
+pub const ROOM: u64 = 4;
+
+/// The longest region that a pool gets only for room. The state that processes share has 32 times
+/// as many addresses.
+const LENGTH_MAX: u64 = 256 << 30;
+
+/// Returns the length in bytes of the region for a new pool of this size, so that it can be made
+/// larger while programs use it.
+pub fn length_for(size: u64) -> u64 {
+    size.max(size.saturating_mul(ROOM).min(LENGTH_MAX))
+}
+
 /// Options for formatting a pool.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
@@ -19,6 +32,9 @@ pub struct FormatOptions {
     pub is_backed: bool,
     /// Whether the pool takes space of the file below when it needs it, and gives it back.
     pub is_thin: bool,
+    /// The size of a thin pool in bytes, if it can change while programs use the pool, up to the
+    /// length of the region.
+    pub size: Option<u64>,
 }
 
 /// Options of a mount.

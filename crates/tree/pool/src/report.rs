@@ -21,8 +21,10 @@ pub struct PoolInfo {
     pub label: String,
     /// Version of the format.
     pub version: u32,
-    /// Bytes formatted.
+    /// The size in bytes.
     pub size_bytes: u64,
+    /// The largest size that the pool can get while programs use it, if it can change.
+    pub max_size_bytes: Option<u64>,
     /// Time of creation, in nanoseconds since 1970.
     pub created_ns: u64,
     /// Bytes per block.

@@ -87,6 +87,7 @@ impl PoolLife {
         MkfsArgs {
             pool: pool.to_owned(),
             size: self.size,
+            max_size: None,
             layout: self.layout.unwrap_or(Layout::ALL[0]),
             cache: self.cache,
             thin: self.thin,

@@ -9,6 +9,7 @@ on_each_engine! {
     space_comes_and_goes,
     a_full_file_system_below_is_an_error_and_nothing_more,
     pools_get_other_sizes,
+    pools_get_other_sizes_beside_programs,
 }
 
 /// Returns the bytes that a pool's file takes.
@@ -80,30 +81,92 @@ fn pools_get_other_sizes(layout: &str) {
     let mut s = Sandbox::formatted_as(layout);
     s.mount(&[]);
     std::fs::write(s.path("kept"), vec![7; 5 << 20]).unwrap();
-    let refused = s.fails(["resize", s.pool_str(), "64M"], 1);
-    assert!(
-        refused.contains("while no process uses it") && refused.contains("in use"),
-        "{refused}"
-    );
+    let refused = s.fails(["resize", s.pool_str(), "2G"], 1);
+    assert!(refused.contains("at most 1 GiB") && refused.contains("in use by"), "{refused}");
     s.umount();
     let length = |s: &Sandbox| s.pool.metadata().unwrap().len();
-    for (size, want) in [("16M", 16 << 20), ("1G", 1 << 30), ("20000000", 19_988_480)] {
+    assert_eq!(length(&s), 1 << 30);
+    // The first three while the pool has its length, the last ones with another.
+    for (size, want) in [
+        ("16M", 16_u64 << 20),
+        ("1G", 1 << 30),
+        ("20000000", 19_988_480),
+        ("2G", 2 << 30),
+        ("20000000", 19_988_480),
+    ] {
         let resized = s.ok(["resize", s.pool_str(), size, "--json"]);
         assert!(resized.contains(&format!("\"size_bytes\": {want}")), "{resized}");
-        assert_eq!(length(&s), want);
         s.ok(["check", s.pool_str()]);
     }
+    assert_eq!(length(&s), 8 << 30);
     for size in ["4M", "20T"] {
         s.fails(["resize", s.pool_str(), size], 1);
-        assert_eq!(length(&s), 19_988_480);
+        assert_eq!(length(&s), 8 << 30);
     }
     s.mount(&[]);
     assert_eq!(std::fs::read(s.path("kept")).unwrap(), vec![7; 5 << 20]);
     s.umount();
+    // A file that is formatted again keeps its size and its length.
+    s.ok(["mkfs", s.pool_str(), "--force", "--layout", layout]);
+    let info = s.ok(["info", s.pool_str(), "--json"]);
+    assert!(info.contains("\"size_bytes\": 19988480,"), "{info}");
+    assert!(info.contains(&format!("\"max_size_bytes\": {},", 8_u64 << 30)), "{info}");
     // A pool that takes its space at once takes that of the longer part, too.
     s.ok(["mkfs", s.pool_str(), "--force", "--thick", "--size", "16M", "--layout", layout]);
+    assert_eq!(length(&s), 16 << 20);
+    s.mount(&[]);
+    let refused = s.fails(["resize", s.pool_str(), "32M"], 1);
+    assert!(refused.contains("only if it is thin") && refused.contains("in use by"), "{refused}");
+    s.umount();
     s.ok(["resize", s.pool_str(), "32M"]);
     assert!(taken(&s) >= 32 << 20);
+    for wrong in [&["--size", "64M", "--max-size", "32M"][..], &["--max-size", "20T"]] {
+        s.fails([&["mkfs", s.pool_str(), "--force", "--layout", layout], wrong].concat(), 2);
+    }
+}
+
+/// Programs under `run` and plain ones write and remove files while the pool gets other sizes.
+fn pools_get_other_sizes_beside_programs(layout: &str) {
+    let mut s = Sandbox::empty();
+    let new = ["mkfs", s.pool_str(), "--size", "64M", "--max-size", "512M", "--layout", layout];
+    s.ok(new);
+    s.mount(&[]);
+    let script = "i=0
+        while [ ! -e ../stop-$1 ]; do
+            head -c 3000000 /dev/zero > $1-$((i % 4)) && i=$((i + 1))
+            [ $((i % 3)) != 0 ] || rm -f $1-$((i % 4))
+        done
+        cmp -n 3000000 $1-$(((i - 1) % 4)) /dev/zero";
+    let plain = ["-c", script, "sh", "plain"];
+    let stop = |name: &str| s.dir.parent().unwrap().join(format!("stop-{name}"));
+    std::fs::create_dir(s.path("served")).unwrap();
+    let mut writers = [
+        Command::new("sh").args(plain).current_dir(&s.dir).spawn().unwrap(),
+        s.served_script(&[], &script.replace("$1", "served")).spawn().unwrap(),
+    ];
+    for size in ["128M", "48M", "512M", "64M", "256M"] {
+        s.ok(["resize", s.dir_str(), size]);
+        let df = Command::new("df").args(["--output=size", "-BM", s.dir_str()]).output().unwrap();
+        let df = String::from_utf8_lossy(&df.stdout).into_owned();
+        assert!(df.contains(size), "{df}");
+    }
+    for name in ["plain", "served"] {
+        std::fs::write(stop(name), "").unwrap();
+    }
+    for writer in &mut writers {
+        assert!(writer.wait().unwrap().success());
+    }
+    // All of the new size can be used, and no more.
+    std::fs::write(s.path("large"), vec![1; 200 << 20]).unwrap();
+    let more = std::fs::write(s.path("more"), vec![1; 60 << 20]).unwrap_err();
+    assert_eq!(more.kind(), std::io::ErrorKind::StorageFull);
+    let refused = s.fails(["resize", s.dir_str(), "100M"], 1);
+    assert!(refused.contains("does not fit") && refused.contains("in use by"), "{refused}");
+    assert!(taken(&s) <= 256 << 20, "{}", taken(&s));
+    s.umount();
+    s.ok(["check", s.pool_str()]);
+    let info = s.ok(["info", s.pool_str()]);
+    assert!(info.contains("256 MiB") && info.contains("up to 512 MiB"), "{info}");
 }
 
 #[test]
@@ -118,7 +181,7 @@ fn a_disk_in_memory_survives_a_reboot() {
     s.umount();
     s.server_ends();
     let found = saved.metadata().unwrap();
-    assert_eq!(found.len(), 64 << 20);
+    assert_eq!(found.len(), 256 << 20);
     assert!(found.blocks() * 512 < 8 << 20, "{}", found.blocks());
     s.ok(["check", &file]);
     // The memory is gone; by options of fstab it comes back, and is saved again.

@@ -8,6 +8,7 @@ use crashsim::target::Target;
 use judges::bpfs::Bpfs;
 use judges::scmfs::Scmfs;
 use pmem::{Medium as _, Region};
+use pool::{FormatOptions, MountOptions};
 use vfs::{Caller, FileSystem, NewKind, NewNode, ROOT};
 
 const BLOCK: u64 = 4096;
@@ -23,10 +24,15 @@ fn file(fs: &dyn FileSystem, name: &str, content: &[u8]) {
     fs.forget(made.ino, 1);
 }
 
+/// Returns the options for a pool of the larger size that can get another one while it is used.
+fn resizable() -> FormatOptions {
+    FormatOptions { is_thin: true, size: Some(LARGE), ..FormatOptions::default() }
+}
+
 /// Returns a pool of the larger size, with blocks in use in the part that a smaller pool has not.
-fn pool(target: &impl Target) -> Vec<u8> {
+fn pool(target: &impl Target, format: impl FnOnce(&Region)) -> Vec<u8> {
     let memory = Region::anonymous(LARGE).unwrap();
-    target.format(&memory).unwrap();
+    format(&memory);
     let mounted = target.mount(&memory).unwrap();
     file(&*mounted.fs, "first", &[1; 45 * BLOCK as usize]);
     file(&*mounted.fs, "last", &[2; 20 * BLOCK as usize]);
@@ -41,10 +47,11 @@ fn pool(target: &impl Target) -> Vec<u8> {
 /// Explores the crashes of a resize to the smaller size, then of one to the larger size.
 fn explore<T: Target>(
     target: &T,
+    format: impl FnOnce(&Region),
     resize: impl Fn(&Recorder<CrashImage>, u64) -> Result<u64, pool::Error>,
     size: impl Fn(&CrashImage) -> u64,
 ) {
-    let mut bytes = pool(target);
+    let mut bytes = pool(target, format);
     for to in [SMALL, LARGE] {
         let done = |medium: &Recorder<CrashImage>| match resize(medium, to) {
             Ok(_) => Ok(()),
@@ -67,11 +74,43 @@ fn explore<T: Target>(
 #[test]
 fn bpfs_pools_survive() {
     let size = |image: &CrashImage| bpfs::info(image).unwrap().size_bytes;
-    explore(&Bpfs, bpfs::resize, size);
+    let format = |memory: &Region| Bpfs.format(memory).unwrap();
+    explore(&Bpfs, format, bpfs::resize, size);
+    let format = |memory: &Region| drop(bpfs::format(memory, &resizable()).unwrap());
+    explore(&Bpfs, format, bpfs::resize, size);
+}
+
+#[test]
+fn bpfs_pools_in_use_survive() {
+    let size = |image: &CrashImage| bpfs::info(image).unwrap().size_bytes;
+    let format = |memory: &Region| drop(bpfs::format(memory, &resizable()).unwrap());
+    let resize = |medium: &Recorder<CrashImage>, bytes| {
+        let pool = bpfs::Bpfs::mount(medium, &MountOptions::default())?;
+        let resized = pool.resize(bytes)?;
+        pool.close()?;
+        Ok(resized)
+    };
+    explore(&Bpfs, format, resize, size);
 }
 
 #[test]
 fn scmfs_pools_survive() {
     let size = |image: &CrashImage| scmfs::info(image).unwrap().size_bytes;
-    explore(&Scmfs, scmfs::resize, size);
+    let format = |memory: &Region| Scmfs.format(memory).unwrap();
+    explore(&Scmfs, format, scmfs::resize, size);
+    let format = |memory: &Region| drop(scmfs::format(memory, &resizable()).unwrap());
+    explore(&Scmfs, format, scmfs::resize, size);
+}
+
+#[test]
+fn scmfs_pools_in_use_survive() {
+    let size = |image: &CrashImage| scmfs::info(image).unwrap().size_bytes;
+    let format = |memory: &Region| drop(scmfs::format(memory, &resizable()).unwrap());
+    let resize = |medium: &Recorder<CrashImage>, bytes| {
+        let pool = scmfs::Scmfs::mount(medium, &MountOptions::default())?;
+        let resized = pool.resize(bytes)?;
+        pool.close()?;
+        Ok(resized)
+    };
+    explore(&Scmfs, format, resize, size);
 }

@@ -35,8 +35,10 @@ enum Kept {
     Derivations,
     /// Which accesses are recorded, and when.
     AccessTimes,
-    /// The number of blocks in units without space ([`State::unprovisioned`]).
-    Unprovisioned,
+    /// The number of blocks in units without space ([`State::hidden`]).
+    Hidden,
+    /// The number of blocks beyond the size of the pool ([`State::withheld`]).
+    Withheld,
     /// Whether operations leave their last fence to the next one.
     LeavesFences,
     /// The calls that wait for the backing store.
@@ -220,20 +222,39 @@ impl<V: Inode> State<V> {
         &self.tables.provisioned
     }
 
-    /// Returns the number of blocks without space in the file below, which are free.
+    /// Returns the number of blocks without space in the file below that may get some. They are
+    /// free.
     #[inline]
     pub fn unprovisioned(&self) -> u64 {
-        self.kept(Kept::Unprovisioned).load(Relaxed)
+        self.hidden().saturating_sub(self.withheld())
+    }
+
+    /// Returns the number of blocks without space in the file below.
+    #[inline]
+    pub(crate) fn hidden(&self) -> u64 {
+        self.kept(Kept::Hidden).load(Relaxed)
     }
 
     /// Sets the number of blocks without space.
-    pub(crate) fn set_unprovisioned(&self, blocks: u64) {
-        self.kept(Kept::Unprovisioned).store(blocks, Relaxed);
+    pub(crate) fn set_hidden(&self, blocks: u64) {
+        self.kept(Kept::Hidden).store(blocks, Relaxed);
     }
 
     /// Adds to the number of blocks without space.
-    pub(crate) fn add_unprovisioned(&self, blocks: i64) {
-        self.kept(Kept::Unprovisioned).fetch_add(blocks as u64, Relaxed);
+    pub(crate) fn add_hidden(&self, blocks: i64) {
+        self.kept(Kept::Hidden).fetch_add(blocks as u64, Relaxed);
+    }
+
+    /// Returns the number of blocks that the region has and the pool may not take: its length less
+    /// its size (size-L1).
+    #[inline]
+    pub(crate) fn withheld(&self) -> u64 {
+        self.kept(Kept::Withheld).load(Relaxed)
+    }
+
+    /// Sets the number of blocks that the pool may not take.
+    pub(crate) fn set_withheld(&self, blocks: u64) {
+        self.kept(Kept::Withheld).store(blocks, Relaxed);
     }
 
     /// Returns whether accesses to inodes of this kind change their times.
