@@ -9,11 +9,11 @@ use std::time::SystemTime;
 
 use engines::Layout;
 use pmem::{Access, Lock};
-use pool::{Engine, FormatOptions, MountOptions};
+use pool::{Engine, FormatOptions, MountOptions, Otherwise};
 use vfs::{Caller, Entry, Errno, Ino, NewKind, NewNode, RenameFlags, SetAttr, SetTime, SetXattr};
 
 use crate::metadata::from_system_time;
-use crate::{Metadata, OpenOptions, PoolError, PoolSpace, ReadDir, faults};
+use crate::{Metadata, OpenOptions, PoolError, PoolSpace, ReadDir};
 
 /// A pool that this process has open.
 ///
@@ -135,7 +135,7 @@ impl Pool {
     /// [`PoolError::errno`] lists them.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, PoolError> {
         let path = path.as_ref();
-        faults::install().map_err(|err| PoolError::new(path, err))?;
+        pool::handle_faults(Otherwise::PassOn).map_err(|err| PoolError::new(path, err))?;
         let options =
             pmem::OpenOptions { lock: Some(Lock::Shared), ..pmem::OpenOptions::default() };
         let region = options.open(path, Access::ReadWrite).map_err(|e| PoolError::new(path, e))?;

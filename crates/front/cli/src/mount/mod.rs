@@ -5,7 +5,6 @@
 //! not.
 
 mod background;
-mod faults;
 pub mod flags;
 mod flush;
 mod helper;
@@ -32,11 +31,11 @@ use crate::{busy, output, size, utab};
 use options::Options;
 
 pub use background::log_of;
-pub use faults::handle as handle_faults;
 pub use helper::run_as_helper;
 pub use saved::PoolLife;
 pub use serve::{
-    Changes, end_on_signal, follow, follow_flags, reap, record_access, remove_abandoned,
+    Changes, end_on_signal, follow, follow_flags, handle_faults, reap, record_access,
+    remove_abandoned,
 };
 
 /// The parameters of a mount.
