@@ -105,7 +105,8 @@ impl NewPool {
             return Err(refuse(format!("a label has at most {} bytes", pool::LABEL_MAX)));
         }
         let options = pmem::OpenOptions { sparse: true, ..pmem::OpenOptions::default() };
-        let region = options.create(path, self.size).map_err(|err| PoolError::new(path, err))?;
+        let region =
+            options.create_nameless(path, self.size).map_err(|err| PoolError::new(path, err))?;
         let made = (|| {
             let is_thin = layout.can_be_thin() && region.can_be_thin();
             if !is_thin {
@@ -114,12 +115,13 @@ impl NewPool {
             let Caller { uid, gid } = caller();
             let (label, owner) = (self.label.clone(), (uid, gid));
             let options = FormatOptions { label, owner, is_backed: false, is_thin };
-            layout.format(&region, &options).map_err(|err| PoolError::new(path, err))
+            layout.format(&region, &options).map_err(|err| PoolError::new(path, err))?;
+            region.name_file(path).map_err(|err| PoolError::new(path, err))
         })();
-        if made.is_err() {
+        if made.is_err() && region.has_name() {
             let _ = std::fs::remove_file(path);
         }
-        made.map(drop)
+        made
     }
 }
 
