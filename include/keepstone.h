@@ -5,7 +5,8 @@
  * atomic, and durable when it returns; in a pool of the layout scmfs not the content of files, which is
  * durable when ks_fsync or ks_close_pool has returned. Functions return -1 (handles: NULL) and set errno, as the
  * functions of POSIX they are named after. Whoever may open the pool for reading and writing may do
- * everything in it; permission bits are stored and not checked.
+ * everything in it; permission bits are stored and not checked. A buffer or string that is not accessible gives EFAULT; handles
+ * are not checked.
  *
  * The symbols have versions (KEEPSTONE_0.1): programs that are linked with this library run with later ones of the same
  * soname. Handles may be used by several threads, not by a forked child. Paths begin at the pool's root.

@@ -7,6 +7,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use serde::{Deserialize, Serialize};
+
 /// The number of buckets into which a power of two is divided, as a power of two.
 const PARTS_LOG2: u32 = 3;
 const PARTS: u64 = 1 << PARTS_LOG2;
@@ -147,6 +149,49 @@ impl Latencies {
     }
 }
 
+/// The times of requests of one kind in a server's statistics, in ns. A percentile is at most an
+/// eighth too large.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyReport {
+    /// Median.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// 99.9th percentile.
+    pub p999_ns: u64,
+    /// Sum.
+    pub total_ns: u64,
+    /// The histogram: the least time above each bucket that has requests, and their number.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+impl LatencyReport {
+    /// Makes a report of these counts. `None` without calls.
+    pub fn new(times: &Latencies) -> Option<Self> {
+        Some(Self {
+            p50_ns: times.percentile(0.5)?,
+            p99_ns: times.percentile(0.99)?,
+            p999_ns: times.percentile(0.999)?,
+            total_ns: times.total_ns,
+            buckets: times.buckets().collect(),
+        })
+    }
+
+    /// Adds the report of another process (latency-H3).
+    pub fn add(&mut self, other: &Self) {
+        let mut sum = self.counts();
+        sum.add(&other.counts());
+        if let Some(sum) = Self::new(&sum) {
+            *self = sum;
+        }
+    }
+
+    fn counts(&self) -> Latencies {
+        let counts = Latencies::of(self.buckets.iter().copied());
+        Latencies { total_ns: self.total_ns, ..counts }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,5 +235,9 @@ mod tests {
         assert_eq!(sum, later);
         let again = Latencies::of(later.buckets());
         assert_eq!(again.buckets, later.buckets);
+        let [mut first, second] =
+            [&earlier, &later.since(&earlier)].map(|counts| LatencyReport::new(counts).unwrap());
+        first.add(&second);
+        assert_eq!(Some(first), LatencyReport::new(&later));
     }
 }

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 pub use files::FileCalls;
 pub use kinds::{Class, Reason};
-pub use latency::{Histogram, Latencies};
+pub use latency::{Histogram, Latencies, LatencyReport};
 pub use programs::ProgramIndex;
 pub use sums::{Calls, Counted, ProgramSums, Sums, Tally};
 

@@ -3,11 +3,15 @@
 //!
 //! - [`caller`]: the thread of another process for which a thread works;
 //! - [`syscalls`]: system calls that bypass libc;
+//! - [`ending`]: processes that are ending, and what they still have;
+//! - [`faults`]: handlers of faults, which pass on what does not concern them;
 //! - [`mapped`]: files that the process has mapped, found by address;
 //! - [`threads`]: thread-local cells that cost one instruction, and words that only one process
 //!   changes.
 
 pub mod caller;
+pub mod ending;
+pub mod faults;
 pub mod mapped;
 pub mod syscalls;
 pub mod threads;

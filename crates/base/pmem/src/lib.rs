@@ -40,6 +40,7 @@ mod lost;
 mod mapping;
 mod medium;
 pub mod memories;
+mod naming;
 mod observe;
 mod open;
 mod pagesync;

@@ -8,6 +8,7 @@ use crate::host::{Backing, FsType, PlatformDomain};
 use crate::huge;
 use crate::lock;
 use crate::mapping::Mapping;
+use crate::naming;
 use crate::observe::SharedObserver;
 use crate::region::{Parts, Region};
 use rustix::fd::{AsFd, OwnedFd};
@@ -97,18 +98,28 @@ impl OpenOptions {
     /// `path` must not exist, unless it is a devdax device of at least `len` bytes. The region is
     /// then its first `len` bytes, with their present content.
     pub fn create(&self, path: impl AsRef<Path>, len: u64) -> Result<Region, Error> {
-        let path = path.as_ref();
+        self.create_by(path.as_ref(), len, naming::named)
+    }
+
+    /// Does the same, but [`Region::name_file`] gives the file its name: a process that is killed
+    /// before leaves nothing. On file systems without nameless files it has its name at once.
+    pub fn create_nameless(&self, path: impl AsRef<Path>, len: u64) -> Result<Region, Error> {
+        self.create_by(path.as_ref(), len, naming::nameless)
+    }
+
+    fn create_by(
+        &self,
+        path: &Path,
+        len: u64,
+        new_file: fn(&Path) -> Result<OwnedFd, Error>,
+    ) -> Result<Region, Error> {
         check_len(path, len)?;
         if rustix::fs::stat(path).is_ok_and(|s| is_char_device(&s)) {
             let enough = OpenOptions { min_len: len.max(self.min_len), ..self.clone() };
             return enough.map_existing(path, Access::ReadWrite, Some(len));
         }
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let fd =
-            rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(|e| match e {
-                Errno::EXIST => Error::Exists(path.to_owned()),
-                e => Error::io(path, "create the file", e),
-            })?;
+        let fd = new_file(path)?;
+        let has_name = naming::has_name(&fd);
         let region = self.extend(path, &fd, 0..len).and_then(|()| {
             let stat = stat(path, &fd)?;
             let in_memory = FsType::of(&fd).is_ok_and(|(fs, _)| fs.in_memory());
@@ -118,7 +129,7 @@ impl OpenOptions {
             let options = OpenOptions { populate, ..self.clone() };
             options.map(path, fd, &stat, Access::ReadWrite, None)
         });
-        if region.is_err() {
+        if region.is_err() && has_name {
             // We made the file (EXCL), and it is useless.
             let _ = rustix::fs::unlink(path);
         }

@@ -14,6 +14,7 @@
 #![allow(unsafe_code)]
 
 use crate::Error;
+use os::faults::PreviousAction;
 use rustix::thread::futex;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -22,7 +23,7 @@ use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// Bit of the error code of a page fault: it was a store.
 const WRITE: i64 = 1 << 1;
@@ -48,8 +49,8 @@ static PATHS: Mutex<[Option<PathBuf>; WATCHED_MAX]> = Mutex::new([const { None }
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// The handler before ours.
-static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+/// The action before ours.
+static PREVIOUS: PreviousAction = PreviousAction::new();
 
 /// Returns the number of stray writes to protected regions of this process.
 pub fn count() -> u64 {
@@ -120,24 +121,14 @@ fn install() -> std::io::Result<()> {
     // The unwinder loads libraries at its first use: let it do so now, not in the handler.
     walk(&mut [0; FRAMES]);
     start_reporter()?;
-    let mut previous = MaybeUninit::uninit();
-    // SAFETY: zeros are a valid sigaction: no flags, an empty mask.
-    let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
-    ours.sa_sigaction = on_fault as *const () as usize;
-    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-    // SAFETY: `ours` is a valid action whose handler has the signature that SA_SIGINFO asks for.
-    if unsafe { libc::sigaction(libc::SIGSEGV, &ours, previous.as_mut_ptr()) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: the call has filled it in.
-    let _ = PREVIOUS.set(unsafe { previous.assume_init() });
+    PREVIOUS.replace(libc::SIGSEGV, on_fault, libc::SA_NODEFER)?;
     *installed = true;
     Ok(())
 }
 
 /// Starts the thread that looks up symbols in a forked process, if the parent had it.
 pub fn after_fork() -> std::io::Result<()> {
-    if PREVIOUS.get().is_none() {
+    if !PREVIOUS.is_known() {
         return Ok(()); // Nothing is protected.
     }
     TURN.store(FREE, Release);
@@ -167,7 +158,11 @@ fn walk(frames: &mut [usize; FRAMES]) -> usize {
 }
 
 /// Handles SIGSEGV: counts and reports a stray write, then passes the signal on.
-extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+unsafe extern "C" fn on_fault(
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     // SAFETY: SA_SIGINFO: both point to what the kernel has put there for this handler.
     let (address, registers) = unsafe {
         ((*info).si_addr().addr(), &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs)
@@ -195,7 +190,8 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
             have_reported();
         }
     }
-    hand_on(signal, info, context);
+    // SAFETY: the arguments of this handler.
+    unsafe { PREVIOUS.pass_on(signal, info, context) };
 }
 
 /// Returns the watched mapping that holds an address, and its start.
@@ -224,36 +220,6 @@ fn have_reported() {
     }
     // If the reporter is still reading, TURN stays, and the next stray write is not reported.
     let _ = TURN.compare_exchange(DONE, FREE, AcqRel, Relaxed);
-}
-
-/// Passes the signal to the previous handler; the default ends the process.
-fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let previous = PREVIOUS.get();
-    match previous.map_or(libc::SIG_DFL, |p| p.sa_sigaction) {
-        libc::SIG_DFL | libc::SIG_IGN => {
-            // The instruction is executed again when this returns, and the kernel does the rest.
-            // SAFETY: zeros are the default action.
-            unsafe {
-                let default: libc::sigaction = std::mem::zeroed();
-                libc::sigaction(signal, &default, ptr::null_mut());
-            }
-        }
-        handler if previous.is_some_and(|p| p.sa_flags & libc::SA_SIGINFO != 0) => {
-            // SAFETY: it was installed as a handler of this signature.
-            unsafe {
-                let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void) =
-                    std::mem::transmute(handler);
-                handler(signal, info, context);
-            }
-        }
-        handler => {
-            // SAFETY: as above.
-            unsafe {
-                let handler: extern "C" fn(c_int) = std::mem::transmute(handler);
-                handler(signal);
-            }
-        }
-    }
 }
 
 /// Text made without allocation.

@@ -21,7 +21,7 @@ use crate::request::{Command, Limits, OutOfStep, Refusal, Request, Unverified};
 use crate::status::{self, ReplyStatus};
 use crate::stream::{Inbox, Stream};
 use crate::wire;
-use pmbd::{BlockDevice, Durability};
+use pmbd::{BlockDevice, Durability, TimedRequest};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,6 +96,7 @@ pub(crate) fn serve(common: &Common, mut stream: Stream, agreed: impl Fn()) -> R
         inbox,
         outbox: Outbox::new(session.mode),
         counts: ExportCounts::default(),
+        unanswered: Vec::new(),
     };
     let ended = transmission.run();
     transmission.stream.say_goodbye();
@@ -207,6 +208,9 @@ struct Transmission<'s> {
     outbox: Outbox<'s>,
     /// Counts that are not yet added to the export's counters.
     counts: ExportCounts,
+    /// Requests whose replies are prepared and not sent, with the times when they began: at most
+    /// those that the inbox had.
+    unanswered: Vec<(TimedRequest, Instant)>,
 }
 
 /// The outcome of a request. Both cases get a reply; an [`Ended`] does not.
@@ -228,10 +232,10 @@ impl Transmission<'_> {
                     self.limits = export.limits(*mode, *block_status);
                 }
                 Some((request, len)) => {
+                    let start = Instant::now();
                     self.inbox.consume(len);
-                    if !self.serve(&request)? {
-                        return self.send();
-                    }
+                    let Some(kind) = self.serve(&request)? else { return self.send() };
+                    self.unanswered.extend(kind.map(|kind| (kind, start)));
                     // connection-N1.
                     if self.outbox.len() >= OUTBOX_BYTES {
                         self.send()?;
@@ -246,6 +250,10 @@ impl Transmission<'_> {
         if self.outbox.len() > 0 {
             self.stream.send(&mut self.outbox)?;
             self.counts.sends += 1;
+            let (now, times) = (Instant::now(), &self.session.export.times);
+            for (kind, start) in self.unanswered.drain(..) {
+                times.record_at(kind, start, now);
+            }
         }
         self.session.export.counters.take(&mut self.counts);
         Ok(())
@@ -256,8 +264,9 @@ impl Transmission<'_> {
         self.inbox.fill(&mut self.stream)
     }
 
-    /// Serves a request and prepares its reply. Returns false if it was the last.
-    fn serve(&mut self, request: &Unverified) -> Result<bool, Ended> {
+    /// Serves a request and prepares its reply. Returns its kind, if it succeeds and its time is to
+    /// be recorded. Returns `None` if it was the last.
+    fn serve(&mut self, request: &Unverified) -> Result<Option<Option<TimedRequest>>, Ended> {
         let to = To { cookie: request.cookie(), off: request.off(), is_read: request.is_read() };
         let payload = request.payload_len(self.limits.mode);
         let checked = match request.check(&self.limits) {
@@ -266,8 +275,9 @@ impl Transmission<'_> {
             _ if self.stopping.load(Ordering::Relaxed) => Err(shutting_down()),
             checked => checked,
         };
+        let kind = checked.as_ref().ok().and_then(|request| timed(request.command));
         let outcome = match checked {
-            Ok(Request { command: Command::Disconnect, .. }) => return Ok(false),
+            Ok(Request { command: Command::Disconnect, .. }) => return Ok(None),
             Ok(request @ Request { command: Command::Write(durability), .. }) => {
                 self.write(&request, durability)?
             }
@@ -286,9 +296,10 @@ impl Transmission<'_> {
                 self.counts.errors += 1;
                 tracing::debug!("{}: {}", self.session.export.name(), refusal.why);
                 self.outbox.error(to, &refusal);
+                return Ok(Some(None));
             }
         }
-        Ok(true)
+        Ok(Some(kind))
     }
 
     /// Executes a checked request other than a write or a disconnect. A refusal gets a reply; an
@@ -468,6 +479,18 @@ impl Transmission<'_> {
         let list = status::list(self.device, off, len, most)?;
         self.outbox.block_status(to, &list);
         Ok(ConnectionAnswer::Given)
+    }
+}
+
+/// Returns the kind of a request whose time is recorded.
+fn timed(command: Command) -> Option<TimedRequest> {
+    match command {
+        Command::Read { .. } => Some(TimedRequest::Read),
+        Command::Write(_) => Some(TimedRequest::Write),
+        Command::Flush => Some(TimedRequest::Flush),
+        Command::Trim(_) => Some(TimedRequest::Discard),
+        Command::WriteZeroes(..) => Some(TimedRequest::Zero),
+        Command::Cache | Command::BlockStatus { .. } | Command::Disconnect => None,
     }
 }
 

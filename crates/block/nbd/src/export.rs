@@ -2,7 +2,7 @@
 
 use crate::request::{Limits, Mode};
 use crate::wire::{STRING_BYTES_MAX, export};
-use pmbd::{BlockDevice, BlockSizes};
+use pmbd::{BlockDevice, BlockSizes, RequestTimes};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +21,9 @@ pub struct Export {
     read_only: bool,
     /// The counters of its requests.
     pub counters: ExportCounters,
+    /// The times of its requests, from the moment at which a thread takes a request until its reply
+    /// is sent.
+    pub times: Arc<RequestTimes>,
 }
 
 /// A name or a description that cannot be sent.
@@ -47,7 +50,8 @@ impl Export {
             return Err(BadExport::TooLong);
         }
         let read_only = read_only || device.is_read_only();
-        Ok(Self { name, description, device, read_only, counters: ExportCounters::default() })
+        let (counters, times) = (ExportCounters::default(), Arc::default());
+        Ok(Self { name, description, device, read_only, counters, times })
     }
 
     /// Returns the name by which clients ask for it.

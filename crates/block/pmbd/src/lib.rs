@@ -34,6 +34,7 @@ mod inflight;
 mod options;
 pub mod raw;
 mod stats;
+mod times;
 
 pub use buffered::{Buffering, buffered};
 pub use device::{BlockDevice, BlockSizes, DeviceExtent, Durability, Zeroing};
@@ -43,3 +44,4 @@ pub use options::{
 };
 pub use pmem::Protection;
 pub use stats::{Cycles, Stats};
+pub use times::{RequestTimes, TimedRequest};

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use os::ending::is_ending;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::locks::LockFiles;
@@ -27,10 +28,10 @@ pub fn server(pool: &Path) -> Option<String> {
     living.map(|pid| holder(pid, pool)).find(|holder| holder.serves).map(|holder| holder.what)
 }
 
-/// Returns whether a process that has a lock on `pool` is ending. A killed process keeps the lock
+/// Returns whether a process that has a lock on `file` is ending. A killed process keeps the lock
 /// until the kernel has released its memory.
-pub fn is_about_to_be_free(pool: &Path) -> bool {
-    pids(pool).any(is_ending)
+pub fn is_about_to_be_free(file: &Path) -> bool {
+    pids(file).any(is_ending)
 }
 
 /// Describes the processes that have a lock on `pool` and are stopped. Other processes may wait for
@@ -50,26 +51,6 @@ pub fn stopped(pool: &Path) -> Vec<String> {
     pids(pool).filter(is_stopped).map(show).take(USERS_MAX).collect()
 }
 
-/// Returns whether a process has ended or is ending.
-fn is_ending(pid: u32) -> bool {
-    const PF_EXITING: u64 = 4;
-    const SIGKILL: u64 = 1 << 8;
-    let process = PathBuf::from(format!("/proc/{pid}"));
-    let Ok(stat) = fs::read_to_string(process.join("stat")) else { return true };
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let mut fields = fields.split_ascii_whitespace();
-    let is_dead = matches!(fields.next(), Some("Z" | "X"));
-    let flags: u64 = fields.nth(5).and_then(|flags| flags.parse().ok()).unwrap_or(0);
-    let status = fs::read_to_string(process.join("status")).unwrap_or_default();
-    let pending = |line: &str| {
-        let set = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
-        u64::from_str_radix(set.trim(), 16).ok()
-    };
-    is_dead
-        || flags & PF_EXITING != 0
-        || status.lines().filter_map(pending).any(|set| set & SIGKILL != 0)
-}
-
 /// A process that has a pool locked.
 struct Holder {
     /// Whether it serves a mount of it.
@@ -78,8 +59,8 @@ struct Holder {
     what: String,
 }
 
-fn pids(pool: &Path) -> impl Iterator<Item = u32> + use<> {
-    let pids: BTreeSet<u32> = LockFiles::read().on(pool).into_iter().map(|lock| lock.pid).collect();
+fn pids(file: &Path) -> impl Iterator<Item = u32> + use<> {
+    let pids: BTreeSet<u32> = LockFiles::read().on(file).into_iter().map(|lock| lock.pid).collect();
     pids.into_iter().filter(|pid| *pid > 0)
 }
 

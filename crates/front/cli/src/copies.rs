@@ -1,23 +1,28 @@
 //! Copies of whole pools, for saved pools and for `keepstone clone-pool`.
 //!
-//! A copy is written under a temporary name beside its own, made durable, and renamed. So neither
-//! name ever leads to half a pool. Holes stay holes.
+//! A copy gets its name when it is complete and durable ([`NewFile`]). So no name ever leads to half
+//! a pool, and a process that is killed leaves nothing. Holes stay holes.
 
-use std::fs::{File, OpenOptions as FileOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use pmem::{Access, Lock, OpenOptions};
-use rustix::fs::SeekFrom;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use tempfile::{Builder, NamedTempFile};
 
 use crate::pool;
 
 /// Bytes that are read and written at once.
 const PIECE: u64 = 1 << 20;
+
+/// Attempts to name a file while other processes give the same name to others.
+const NAMING_ATTEMPTS: usize = 100;
 
 /// The identity of a copy of a pool: a new UUID, and a label if one is given.
 #[derive(Clone, Copy, Debug)]
@@ -36,16 +41,77 @@ pub fn copy_pool(from: &Path, to: &Path, identity: Option<OwnIdentity<'_>>) -> R
         Some(own) => engines::start_of_copy(&region, own.label)?,
         None => Vec::new(),
     };
-    let name = to.file_name().with_context(|| format!("{}: is no file", to.display()))?;
-    let temporary = format!(".{}.{}", name.to_string_lossy(), std::process::id());
-    let temporary = to.with_file_name(temporary);
-    let copied =
-        copy_file(from, &temporary, &start).and_then(|()| Ok(std::fs::rename(&temporary, to)?));
-    if copied.is_err() {
-        let _ = std::fs::remove_file(&temporary);
+    let new = NewFile::beside(to).with_context(|| to.display().to_string())?;
+    copy_file(from, new.file(), &start)?;
+    Ok(new.put(to)?)
+}
+
+/// A file that gets its name when it is complete. Until then a process that is killed leaves
+/// nothing, except on file systems without nameless files: there it has a temporary name.
+pub enum NewFile {
+    Nameless(File),
+    Temporary(NamedTempFile),
+}
+
+impl NewFile {
+    /// Makes a file in the directory of `to`.
+    pub fn beside(to: &Path) -> io::Result<Self> {
+        if to.file_name().is_none() {
+            return Err(Errno::INVAL.into());
+        }
+        let dir = parent_of(to);
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        match rustix::fs::open(dir, flags, Mode::from_raw_mode(0o600)) {
+            Ok(file) => Ok(Self::Nameless(file.into())),
+            // Whatever the reason, this works, or explains why not.
+            Err(_) => Builder::new().prefix(".keepstone-").tempfile_in(dir).map(Self::Temporary),
+        }
     }
-    copied?;
-    Ok(sync_name(to)?)
+
+    pub fn file(&self) -> &File {
+        match self {
+            Self::Nameless(file) => file,
+            Self::Temporary(file) => file.as_file(),
+        }
+    }
+
+    /// Makes the file durable, and gives it its name; it replaces one of that name.
+    pub fn put(self, to: &Path) -> io::Result<()> {
+        self.file().sync_all()?;
+        match self {
+            Self::Nameless(file) => put_nameless(&file, to)?,
+            Self::Temporary(file) => drop(file.persist(to)?),
+        }
+        File::open(parent_of(to))?.sync_all()
+    }
+}
+
+/// Names a file. No system call names a file in place of another one, so it has a temporary name in
+/// between if there is one. That name is always the same: if a process is killed there, the next
+/// one takes it.
+fn put_nameless(file: &File, to: &Path) -> io::Result<()> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let name = |to: &Path| rustix::fs::linkat(CWD, &*own, CWD, to, AtFlags::SYMLINK_FOLLOW);
+    let mut named = name(to);
+    if named == Err(Errno::EXIST) {
+        let temporary = temporary_of(to);
+        for _ in 0..NAMING_ATTEMPTS {
+            named = name(&temporary).and_then(|()| rustix::fs::rename(&temporary, to));
+            match named {
+                Err(Errno::EXIST) => drop(rustix::fs::unlink(&temporary)),
+                // Another process has taken the temporary name.
+                Err(Errno::NOENT) => {}
+                _ => break,
+            }
+        }
+    }
+    Ok(named?)
+}
+
+/// Returns the temporary name of a file, beside its own.
+fn temporary_of(to: &Path) -> PathBuf {
+    let name = to.file_name().unwrap_or_default().to_string_lossy();
+    to.with_file_name(format!(".{name}.keepstone"))
 }
 
 /// Returns the directory of a file.
@@ -53,35 +119,20 @@ pub fn parent_of(file: &Path) -> &Path {
     file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Writes a file under a temporary name, with `purpose` in it, makes it durable, and renames it.
-pub fn replace_file<T>(
-    file: &Path,
-    purpose: &str,
-    write: impl FnOnce(&File) -> Result<T>,
-) -> Result<T> {
+/// Writes a new file, which replaces one of that name when it is complete and durable.
+pub fn replace_file<T>(file: &Path, write: impl FnOnce(&File) -> Result<T>) -> Result<T> {
     let failed = || file.display().to_string();
-    let temporary = tempfile::Builder::new()
-        .prefix(&format!(".keepstone-{purpose}-"))
-        .tempfile_in(parent_of(file))
-        .with_context(failed)?;
-    let written = write(temporary.as_file())?;
-    temporary.as_file().sync_all().with_context(failed)?;
-    temporary.persist(file).with_context(failed)?;
-    sync_name(file).with_context(failed)?;
+    let new = NewFile::beside(file).with_context(failed)?;
+    let written = write(new.file())?;
+    new.put(file).with_context(failed)?;
     Ok(written)
 }
 
-/// Makes the new name of a file durable.
-pub fn sync_name(file: &Path) -> io::Result<()> {
-    File::open(parent_of(file))?.sync_all()
-}
-
-/// Copies what is no hole, durably, to a new file with the same owner and mode, as far as allowed.
-/// The copy begins with the bytes `start`.
-fn copy_file(from: &Path, to: &Path, start: &[u8]) -> Result<()> {
+/// Copies what is no hole to a new file, which gets the same owner and mode, as far as allowed. The
+/// copy begins with the bytes `start`.
+fn copy_file(from: &Path, new: &File, start: &[u8]) -> Result<()> {
     let old = File::open(from)?;
     let found = old.metadata()?;
-    let new = FileOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
     new.set_len(found.len())?;
     // The bar hides itself if stderr is not a terminal.
     let bar = ProgressBar::new(found.len()).with_style(
@@ -107,9 +158,8 @@ fn copy_file(from: &Path, to: &Path, start: &[u8]) -> Result<()> {
         bar.set_position(at);
     }
     new.write_all_at(start, 0)?;
-    let _ = std::os::unix::fs::fchown(&new, owner(&found).0, owner(&found).1);
+    let _ = std::os::unix::fs::fchown(new, owner(&found).0, owner(&found).1);
     new.set_permissions(found.permissions())?;
-    new.sync_all()?;
     bar.finish_and_clear();
     Ok(())
 }

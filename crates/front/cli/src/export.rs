@@ -58,7 +58,7 @@ pub fn run(args: &ExportArgs, json: bool) -> Result<ExitCode> {
     let shown = snapshot.map_or(path.clone(), |name| pool::of_snapshot(&path, &name));
     let exported = match &args.output {
         None => export(&*fs, &shown, io::stdout().lock())?,
-        Some(file) => replace_file(file, "export", |to| export(&*fs, &shown, to))?,
+        Some(file) => replace_file(file, |to| export(&*fs, &shown, to))?,
     };
     fs.close()?;
     for path in &exported.left_out {

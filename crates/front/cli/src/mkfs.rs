@@ -2,7 +2,7 @@
 //!
 //! A file or device that exists is formatted in place, as every other mkfs does: it keeps its
 //! owner, mode and names. The command makes all checks before it changes the file, and if growing a
-//! file fails, it restores the old length.
+//! file fails, it restores the old length. A new file gets its name when it is formatted.
 
 use std::fs::Metadata;
 use std::io;
@@ -59,10 +59,13 @@ pub fn make(args: &MkfsArgs) -> Result<Made> {
         .and_then(|()| format(&region, args, is_thin, size))
         .inspect_err(|_| {
             if found.is_none() {
-                let _ = std::fs::remove_file(&args.pool);
+                remove_new(&region, args);
             }
         })
         .with_context(|| args.pool.display().to_string())?;
+    if found.is_none() {
+        region.name_file(&args.pool)?;
+    }
     let domain = region.domain();
     drop(region);
     if is_thin && found.is_some() {
@@ -215,6 +218,13 @@ fn is_thin(args: &MkfsArgs, region: &Region) -> Result<bool> {
     Ok(args.thin || !args.thick && can_be && is_usual)
 }
 
+/// Removes the file that the command has made, if it has its name already.
+fn remove_new(region: &Region, args: &MkfsArgs) {
+    if region.has_name() {
+        let _ = std::fs::remove_file(&args.pool);
+    }
+}
+
 /// Takes all of the pool's space. If that fails, the file has its old length, or is removed if it
 /// is new.
 fn allocate(region: &Region, args: &MkfsArgs, found: Option<&Metadata>) -> Result<()> {
@@ -222,7 +232,7 @@ fn allocate(region: &Region, args: &MkfsArgs, found: Option<&Metadata>) -> Resul
     match found {
         Some(found) if found.len() < region.len() => drop(pool::set_len(region, found.len())),
         Some(_) => {}
-        None => drop(std::fs::remove_file(&args.pool)),
+        None => remove_new(region, args),
     }
     Err(err.into())
 }
@@ -245,7 +255,7 @@ fn refuse(pool: &Path, region: &Region, is_device: bool) -> Result<()> {
 fn create(args: &MkfsArgs) -> Result<Region> {
     let size = args.size.ok_or_else(|| how_large(&args.pool))?;
     let options = OpenOptions { sparse: true, reserve: longest(args), ..OpenOptions::default() };
-    Ok(options.create(&args.pool, size)?)
+    Ok(options.create_nameless(&args.pool, size)?)
 }
 
 /// Returns the most bytes that the file may get.

@@ -3,19 +3,16 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use ::pool::{Engine, MountOptions, PoolInfo};
 use anyhow::{Context as _, Result, anyhow, bail};
 use fuse::MountEntry;
+use os::ending::after_ending;
 use pmem::{Access, Domain, Lock, Medium as _, OpenOptions, Region};
 use serde::{Deserialize, Serialize};
 
 use crate::busy;
 use crate::tags::Tag;
-
-/// Longest time for a killed server to release its pool.
-const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A persistence domain in a report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -120,21 +117,13 @@ pub fn of_source(source: PathBuf) -> PathBuf {
 /// Opens a pool. If it is in use, the error names the processes. Waits for a process that is
 /// ending.
 pub fn open(pool: &Path, options: &OpenOptions, access: Access) -> Result<Region> {
-    let deadline = Instant::now() + ENDS_WITHIN;
-    loop {
-        let err = match options.open(pool, access) {
-            Ok(region) => return Ok(region),
-            Err(err @ pmem::Error::InUse(_)) => err,
-            Err(err) => return Err(err.into()),
-        };
-        if Instant::now() >= deadline || !busy::is_about_to_be_free(pool) {
-            return Err(match busy::holders(pool).as_slice() {
-                [] => err.into(),
-                holders => anyhow!("{}: in use by {}", pool.display(), holders.join("; by ")),
-            });
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let is_taken = |err: &pmem::Error| matches!(err, pmem::Error::InUse(_));
+    let is_ending = || busy::is_about_to_be_free(pool);
+    let opened = after_ending(is_taken, is_ending, || options.open(pool, access));
+    opened.map_err(|err| match (is_taken(&err), busy::holders(pool).as_slice()) {
+        (false, _) | (true, []) => err.into(),
+        (true, holders) => anyhow!("{}: in use by {}", pool.display(), holders.join("; by ")),
+    })
 }
 
 /// Joins the processes that use a pool, as a program under `keepstone run` does, by the source of

@@ -149,6 +149,10 @@ impl Metrics {
             for part in ["requests", "device"] {
                 self.add_all(&format!("bdev_{part}"), Counter, &labels, &export[part]);
             }
+            for (request, report) in export["latency"].as_object().into_iter().flatten() {
+                let labels = [labels[0], labels[1], ("request", request)];
+                self.add_histogram("bdev_request_seconds", &labels, report);
+            }
         }
     }
 }
@@ -199,6 +203,19 @@ mod tests {
              keepstone_bdev_device_cycles_load_total{export=\"a\",pool=\"/p\"} 7\n\
              keepstone_bdev_device_cycles_load_total{export=\"b\\\"c\",pool=\"/p\"} 7"
         );
+    }
+
+    #[test]
+    fn times_of_devices_are_a_histogram() {
+        let latency = json!({ "flush": { "total_ns": 9000, "buckets": [[9216, 3]] } });
+        let status = json!({ "exports": [{ "name": "a", "path": "/p", "latency": latency }] });
+        let mut metrics = Metrics::default();
+        metrics.add_devices(&status, |_| true);
+        let text = metrics.to_string();
+        let labels = "export=\"a\",pool=\"/p\",request=\"flush\"";
+        let last = format!("keepstone_bdev_request_seconds_count{{{labels}}} 3");
+        assert!(text.starts_with("# TYPE keepstone_bdev_request_seconds histogram\n"), "{text}");
+        assert!(text.ends_with(&last), "{text}");
     }
 
     #[test]

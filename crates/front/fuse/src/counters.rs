@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use counters::{Histogram, Latencies};
+use counters::{Histogram, LatencyReport};
 use serde::Serialize;
 
 macro_rules! ops {
@@ -87,33 +87,6 @@ pub struct OpSnapshot {
     pub written_bytes: u64,
     /// Requests that ended with `EIO` because the engine panicked.
     pub panics: u64,
-}
-
-/// The times of the requests of one kind, in ns. A percentile is at most an eighth too large.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LatencyReport {
-    /// Median.
-    pub p50_ns: u64,
-    /// 99th percentile.
-    pub p99_ns: u64,
-    /// 99.9th percentile.
-    pub p999_ns: u64,
-    /// Sum.
-    pub total_ns: u64,
-    /// The histogram: the least time above each bucket that has requests, and their number.
-    pub buckets: Vec<(u64, u64)>,
-}
-
-impl LatencyReport {
-    fn new(times: &Latencies) -> Option<Self> {
-        Some(Self {
-            p50_ns: times.percentile(0.5)?,
-            p99_ns: times.percentile(0.99)?,
-            p999_ns: times.percentile(0.999)?,
-            total_ns: times.total_ns,
-            buckets: times.buckets().collect(),
-        })
-    }
 }
 
 impl Default for OpCounters {

@@ -57,7 +57,7 @@ mod table;
 mod watch;
 mod workers;
 
-pub use crate::counters::{CountedOp, LatencyReport, OpCounters, OpSnapshot};
+pub use crate::counters::{CountedOp, OpCounters, OpSnapshot};
 pub use apart::call_apart;
 pub use expire::is_known as kernel_keeps_until_told;
 pub use invalidate::Invalidator;

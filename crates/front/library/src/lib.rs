@@ -57,7 +57,6 @@
 
 mod dir;
 mod error;
-mod faults;
 mod file;
 mod lent;
 mod map;

@@ -9,11 +9,11 @@ use std::time::SystemTime;
 
 use engines::Layout;
 use pmem::{Access, Lock};
-use pool::{Engine, FormatOptions, MountOptions};
+use pool::{Engine, FormatOptions, MountOptions, Otherwise};
 use vfs::{Caller, Entry, Errno, Ino, NewKind, NewNode, RenameFlags, SetAttr, SetTime, SetXattr};
 
 use crate::metadata::from_system_time;
-use crate::{Metadata, OpenOptions, PoolError, PoolSpace, ReadDir, faults};
+use crate::{Metadata, OpenOptions, PoolError, PoolSpace, ReadDir};
 
 /// A pool that this process has open.
 ///
@@ -107,7 +107,8 @@ impl NewPool {
         let options = pmem::OpenOptions { sparse: true, ..pmem::OpenOptions::default() };
         let length = pool::length_for(self.size).min(*layout.limits().end());
         let options = pmem::OpenOptions { reserve: length, ..options };
-        let region = options.create(path, self.size).map_err(|err| PoolError::new(path, err))?;
+        let region =
+            options.create_nameless(path, self.size).map_err(|err| PoolError::new(path, err))?;
         let made = (|| {
             let is_thin = layout.can_be_thin() && region.can_be_thin();
             if is_thin {
@@ -120,12 +121,13 @@ impl NewPool {
             let (label, owner) = (self.label.clone(), (uid, gid));
             let size = is_thin.then_some(self.size);
             let options = FormatOptions { label, owner, is_backed: false, is_thin, size };
-            layout.format(&region, &options).map_err(|err| PoolError::new(path, err))
+            layout.format(&region, &options).map_err(|err| PoolError::new(path, err))?;
+            region.name_file(path).map_err(|err| PoolError::new(path, err))
         })();
-        if made.is_err() {
+        if made.is_err() && region.has_name() {
             let _ = std::fs::remove_file(path);
         }
-        made.map(drop)
+        made
     }
 }
 
@@ -141,7 +143,7 @@ impl Pool {
     /// [`PoolError::errno`] lists them.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, PoolError> {
         let path = path.as_ref();
-        faults::install().map_err(|err| PoolError::new(path, err))?;
+        pool::handle_faults(Otherwise::PassOn).map_err(|err| PoolError::new(path, err))?;
         let options =
             pmem::OpenOptions { lock: Some(Lock::Shared), ..pmem::OpenOptions::default() };
         let region = options.open(path, Access::ReadWrite).map_err(|e| PoolError::new(path, e))?;

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use engines::branching::Branches;
 use pmem::{Access, Lock};
-use pool::MountOptions;
+use pool::{MountOptions, Otherwise};
 use std::os::unix::ffi::OsStringExt as _;
 use vfs::Errno;
 
 use crate::error::errno_of;
-use crate::{Pool, PoolError, faults};
+use crate::{Pool, PoolError};
 
 /// A snapshot or a branch in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl Pool {
     /// removed.
     pub fn open_branch(path: impl AsRef<Path>, name: &str) -> Result<Self, PoolError> {
         let path = path.as_ref();
-        faults::install().map_err(|err| PoolError::new(path, err))?;
+        pool::handle_faults(Otherwise::PassOn).map_err(|err| PoolError::new(path, err))?;
         let options =
             pmem::OpenOptions { lock: Some(Lock::Shared), ..pmem::OpenOptions::default() };
         let region = options.open(path, Access::ReadWrite).map_err(|e| PoolError::new(path, e))?;

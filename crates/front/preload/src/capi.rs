@@ -2,6 +2,9 @@
 //!
 //! It calls the engine directly, and shares only the pool with programs that use it otherwise. A
 //! user that may open the pool may do everything in it: permission bits are stored and not checked.
+//!
+//! A bad pointer gives `EFAULT`, and a pool that was truncated `EIO`. Both need handlers of signals
+//! ([`crate::signals`]), which the first pool of a program installs.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +22,7 @@ use posix::{Errno, Unaligned};
 
 use crate::direct::direct;
 use crate::serve::{Returned, fail, to_c};
-use crate::{engine, guard, memory};
+use crate::{engine, guard, memory, signals};
 
 /// An open file: `ks_file`.
 pub struct OpenFile {
@@ -101,6 +104,7 @@ type FileHandle = *const OpenFile;
 
 export_versioned! {
     fn ks_open_pool (at: *const c_char) -> *mut Pool {
+        signals::start();
         handle(call(|| {
             let at = path(at)?;
             let fs = engine::open(at).map_err(|err| {
@@ -115,6 +119,7 @@ export_versioned! {
     }
 
     fn ks_make_pool (at: *const c_char, size: off_t, layout: *const c_char) -> c_int {
+        signals::start();
         call_c(|| {
             let mut new = NewPool::new(number(size)?);
             if !layout.is_null() {

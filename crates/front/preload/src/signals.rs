@@ -6,13 +6,14 @@
 //! keeps the signal's description and blocks all signals in the interrupted code. When the thread
 //! comes out, it sends the signal to itself again ([`send_again`]).
 //!
-//! The library always handles SIGSEGV and SIGBUS, because [`crate::memory`] probes buffers.
+//! The library always handles SIGSEGV and SIGBUS, because [`crate::memory`] probes buffers. A program
+//! that only uses the C interface gets these two handlers with its first pool, and no others.
 //! `sigaction` and the older functions return to the program the handler that it set itself.
 
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{SIG_DFL, SIG_ERR, SIG_IGN, c_void, sighandler_t, siginfo_t, sigset_t, ucontext_t};
 
@@ -55,8 +56,15 @@ fn bit(signal: c_int) -> Mask {
     1 << (signal - 1)
 }
 
-/// Installs the library's handler of SIGSEGV and SIGBUS.
+/// Whether the library handles SIGSEGV and SIGBUS.
+static HANDLES_FAULTS: AtomicBool = AtomicBool::new(false);
+
+/// Installs the library's handler of SIGSEGV and SIGBUS, once. It passes faults of the program on to
+/// the handlers that the program has then, or sets later.
 pub fn start() {
+    if HANDLES_FAULTS.swap(true, Ordering::AcqRel) {
+        return;
+    }
     for signal in FAULTS {
         // SAFETY: a null action is a question, and `old` is ours to write.
         unsafe {
@@ -177,9 +185,11 @@ unsafe fn install(signal: c_int, new: *const libc::sigaction, old: *mut libc::si
     }
 }
 
-/// Checks whether the handler of `signal` has to be wrapped.
+/// Checks whether the handler of `signal` has to be wrapped. In a program that only uses the C
+/// interface, those of faults are.
 fn wraps(signal: c_int) -> bool {
-    serves() && (1..SIGNALS as c_int).contains(&signal)
+    (1..SIGNALS as c_int).contains(&signal)
+        && (serves() || FAULTS.contains(&signal) && HANDLES_FAULTS.load(Ordering::Acquire))
 }
 
 /// Returns the set of one signal.

@@ -1,8 +1,6 @@
 //! Tests how processes find the shared state of a pool: all use the same one, whatever happens to
 //! its file.
 
-#![allow(unsafe_code)]
-
 use crate::{Engine, FILE, PoolFile, attach, mount, open_shared, place, state_at, try_attach};
 use pmem::{Access, Lock, OpenOptions, Region};
 use pool::FormatOptions;
@@ -15,21 +13,10 @@ fn state<E: Engine>(pool: &Path) -> PathBuf {
     state_at(&place::<E>(&open_shared(pool)).unwrap())
 }
 
-/// Handles faults in mapped memory as servers do.
-fn handle_faults() {
-    // SAFETY: the action is all zeros except for a handler of its type.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_bus_error as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO;
-        assert_eq!(libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()), 0);
-    }
-}
-
 /// Tests a state file that a user truncates: operations fail, no process dies, and the next mount
 /// finds the pool whole.
 pub fn a_truncated_state_kills_nobody<E: Engine>() {
-    handle_faults();
+    pool::handle_faults(pool::Otherwise::PassOn).unwrap();
     for left in [0, 4096, 100_000, 300_000, 3 << 20] {
         let pool = PoolFile::new::<E>("truncated-state", 16 << 20);
         let [first, second] = [(), ()].map(|()| attach::<E>(&pool.0));
@@ -61,7 +48,7 @@ pub fn a_truncated_state_kills_nobody<E: Engine>() {
 /// As [`a_truncated_state_kills_nobody`], but the file has its old size again before a process uses
 /// it.
 pub fn a_state_of_zeros_kills_nobody<E: Engine>() {
-    handle_faults();
+    pool::handle_faults(pool::Otherwise::PassOn).unwrap();
     let pool = PoolFile::new::<E>("zero-state", 16 << 20);
     let first = attach::<E>(&pool.0);
     first.create(&Caller::ROOT, ROOT, b"before", &FILE).unwrap();
@@ -152,13 +139,6 @@ pub fn a_full_shm_refuses_and_kills_nobody<E: Engine>() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:?}");
 }
 
-extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel passes what a handler with SA_SIGINFO gets.
-    if !pool::handle_fault(unsafe { (*info).si_addr() } as usize) {
-        std::process::abort();
-    }
-}
-
 /// Fills `/dev/shm` except for `left` bytes.
 fn fill_shm(left: u64) {
     let room = rustix::fs::statvfs("/dev/shm").unwrap();
@@ -177,7 +157,7 @@ pub fn in_a_small_shm<E: Engine>() {
     let Some(pool) = std::env::var_os("KEEPSTONE_POOL").map(PathBuf::from) else { return };
     let small = ["-t", "tmpfs", "-o", "size=32M", "none", "/dev/shm"];
     assert!(std::process::Command::new("mount").args(small).status().unwrap().success());
-    handle_faults();
+    pool::handle_faults(pool::Otherwise::PassOn).unwrap();
     let region = Region::create(&pool, 64 << 20).unwrap();
     E::format(&region, &FormatOptions::default()).unwrap();
     drop(region);

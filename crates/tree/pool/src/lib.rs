@@ -24,9 +24,10 @@ pub use options::{
     CheckOptions, Consistency, DurabilityMode, FormatOptions, LABEL_MAX, MountOptions, PastCache,
     ROOM, WritePolicy, length_for, scan_threads,
 };
+pub use os::faults::Otherwise;
 pub use prealloc::Prealloc;
 pub use report::{CheckReport, FreeSpace, MountReport, PoolInfo, label};
-pub use shared::{handle_fault, is_mapped, place, remove_abandoned};
+pub use shared::{handle_fault, handle_faults, is_mapped, place, remove_abandoned};
 pub use snapshots::{
     ALL_SNAPSHOTS, BRANCH_NAME_MAX, BranchInfo, SNAPSHOT_NAME_MAX, Snapshot, Snapshots,
     base_of_branch, branch_of_snapshot, branch_part, branches_part, check_branch_name,

@@ -1,6 +1,7 @@
 //! The shared state of processes that use one pool: a file (an arena) with the derived state.
 
 use crate::{Error, Place};
+use os::faults::Otherwise;
 use pmem::Region;
 use std::io;
 use std::path::Path;
@@ -40,6 +41,15 @@ pub fn remove_abandoned(formats: &[u64]) -> io::Result<u64> {
 /// of the program itself, and sparse.
 pub fn is_mapped(address: usize) -> bool {
     arena::is_mapped(address) || pmem::is_mapped(address)
+}
+
+/// Installs a handler of SIGBUS that calls [`handle_fault`], once in a process. The kernel raises it
+/// if it has no page for a mapped address.
+///
+/// # Errors
+/// Those of the system.
+pub fn handle_faults(otherwise: Otherwise) -> io::Result<()> {
+    os::faults::handle_sigbus(handle_fault, otherwise)
 }
 
 /// Handles a SIGBUS; called in its handler with the faulting address. Returns whether the

@@ -2,9 +2,11 @@
 //!
 //! A cache locks its directory (`flock(2)`). But every user who may read the directory can lock it,
 //! too. So a lock counts only if its holder is a server of this user or of root. That is a process
-//! with such a user ID that runs this program, or a program called `keepstone`.
+//! with such a user ID that runs this program, or a program called `keepstone`. One that was killed
+//! has its lock until the kernel has released its memory, and is waited for.
 
 use super::inode::stat;
+use os::ending;
 use rustix::fs::FlockOperation;
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -17,21 +19,31 @@ use vfs::{Errno, Result};
 /// # Errors
 /// `EWOULDBLOCK` if another cache has it.
 pub fn take(dir: &OwnedFd) -> Result<()> {
-    match rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) if !is_held_by_a_cache(dir)? => Ok(()),
+    let found = stat(dir.as_fd())?;
+    let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
+    let inode = format!("{major:02x}:{minor:02x}:{}", found.stx_ino);
+    let is_taken = |errno: &Errno| *errno == Errno::WOULDBLOCK;
+    let is_ending = || {
+        let holders = holders(&inode).unwrap_or_default();
+        holders.into_iter().any(|pid| is_trusted(pid) && ending::is_ending(pid))
+    };
+    let lock = || rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive);
+    match ending::after_ending(is_taken, is_ending, lock) {
+        // If the table cannot be read, the lock counts.
+        Err(Errno::WOULDBLOCK)
+            if holders(&inode).is_some_and(|pids| !pids.into_iter().any(is_cache)) =>
+        {
+            Ok(())
+        }
         taken => taken,
     }
 }
 
-/// Returns whether a cache holds the lock on the directory, as `/proc/locks` shows; `true` if that
+/// Returns the processes that hold the lock on an inode, as `/proc/locks` shows; `None` if that
 /// cannot be read.
-fn is_held_by_a_cache(dir: &OwnedFd) -> Result<bool> {
-    let found = stat(dir.as_fd())?;
-    let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
-    let inode = format!("{major:02x}:{minor:02x}:{}", found.stx_ino);
-    // If the table cannot be read, the lock counts.
-    let Ok(locks) = fs::read_to_string("/proc/locks") else { return Ok(true) };
-    Ok(locks.lines().filter_map(|line| holder(line, &inode)).any(is_cache))
+fn holders(inode: &str) -> Option<Vec<u32>> {
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    Some(locks.lines().filter_map(|line| holder(line, inode)).collect())
 }
 
 /// Returns the process that a line of `/proc/locks` names as the holder of a lock on a whole file
@@ -43,11 +55,15 @@ fn holder(line: &str, inode: &str) -> Option<u32> {
     (is_lock && words.next() == Some(inode)).then_some(pid)
 }
 
+/// Returns whether a process is of root or of this user.
+fn is_trusted(pid: u32) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| [0, own].contains(&found.uid()))
+}
+
 /// Returns whether a process is a server of root or of this user.
 fn is_cache(pid: u32) -> bool {
     let process = PathBuf::from(format!("/proc/{pid}"));
-    let own = rustix::process::geteuid().as_raw();
-    let is_trusted = fs::metadata(&process).is_ok_and(|found| [0, own].contains(&found.uid()));
     let program = |process: PathBuf| fs::read_link(process.join("exe")).ok();
     let name = |program: &PathBuf| program.file_name().map(|name| name.to_owned());
     let theirs = program(process);
@@ -56,7 +72,7 @@ fn is_cache(pid: u32) -> bool {
         .as_ref()
         .and_then(name)
         .is_some_and(|name| name.to_string_lossy().split(' ').next() == Some("keepstone"));
-    is_trusted && (is_same || is_named)
+    is_trusted(pid) && (is_same || is_named)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The backing store of a cache: a directory, or a prefix of an object store.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 #[cfg(feature = "object-store")]
@@ -9,15 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use anyhow::{Context as _, Result, bail};
 use backing::{Backing, DirFs};
 use fuse::MountFlags;
+use os::ending::after_ending;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use vfs::{FileSystem, Ino, Mappings, Openings, SetXattr};
 
 use super::args::StoreArgs;
-use crate::background;
 use crate::mount::absolute_dir;
 #[cfg(feature = "object-store")]
 use crate::output::wrong_usage;
+use crate::{background, busy};
 
 /// The name of a backing store.
 pub enum Place {
@@ -98,20 +100,14 @@ impl Claim {
         let place = background::runtime_dir();
         background::make_private(&place)?;
         let path = place.join(name).with_extension("dir");
-        loop {
-            let mut options = File::options();
-            options.write(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-            let file = options.open(&path).with_context(|| path.display().to_string())?;
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Err(Errno::WOULDBLOCK) => {
-                    bail!("{} is in use below another cache", dir.dir().display())
-                }
-                locked => locked.with_context(|| path.display().to_string())?,
+        let is_taken = |err: &io::Error| err.kind() == io::ErrorKind::WouldBlock;
+        let is_ending = || busy::is_about_to_be_free(&path);
+        match after_ending(is_taken, is_ending, || lock(&path)) {
+            Ok(locked) => Ok(Self { path, locked }),
+            Err(err) if is_taken(&err) => {
+                bail!("{} is in use below another cache", dir.dir().display())
             }
-            // The previous holder may have removed the file before this lock.
-            if is_same_file(&path, &file) {
-                return Ok(Self { path, locked: file });
-            }
+            Err(err) => Err(err).with_context(|| path.display().to_string()),
         }
     }
 
@@ -120,6 +116,20 @@ impl Claim {
     fn remove(&self) {
         if is_same_file(&self.path, &self.locked) {
             let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes a file, if it does not exist, and locks it. `WouldBlock` if another process has locked it.
+fn lock(path: &Path) -> io::Result<File> {
+    loop {
+        let mut options = File::options();
+        options.write(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let file = options.open(path)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        // The previous holder may have removed the file before this lock.
+        if is_same_file(path, &file) {
+            return Ok(file);
         }
     }
 }

@@ -15,6 +15,7 @@ use std::sync::mpsc::channel;
 
 use anyhow::{Context as _, Result, bail};
 use fuser::{Config, Session, SessionACL};
+use pmbd::RequestTimes;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::args::{DeviceArgs, KernelArgs, Through};
@@ -30,7 +31,8 @@ pub fn attach(args: &KernelArgs, opened: &Opened, block: u32, threads: usize) ->
     let home = tempfile::Builder::new().prefix("loop-").tempdir_in(server::runtime_dir()?)?;
     let passed = Arc::new(AtomicBool::new(false));
     let pool = passable(args, report)?;
-    let file = OneFile::new(device.clone(), pool, passed.clone());
+    let times = Arc::<RequestTimes>::default();
+    let file = OneFile::new(device.clone(), pool, passed.clone(), times.clone());
     let session = mount(file, home.path(), threads)?;
     let (ended, end) = channel();
     std::thread::Builder::new().name("fuse".into()).spawn(move || {
@@ -47,6 +49,7 @@ pub fn attach(args: &KernelArgs, opened: &Opened, block: u32, threads: usize) ->
         taken_over: false,
         release: Box::new(move || looped.release()),
         end,
+        times,
     })
 }
 

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use fuse::StopSignals;
+use pmbd::RequestTimes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -34,6 +36,8 @@ pub struct Attached {
     pub release: Box<dyn FnOnce() -> Result<()> + Send>,
     /// Receives the result when the device is gone.
     pub end: Receiver<io::Result<()>>,
+    /// The times of its requests.
+    pub times: Arc<RequestTimes>,
 }
 
 /// The server's report when the device can be used.
@@ -179,7 +183,7 @@ fn serve(args: &KernelArgs, driver: Driver, ready: &dyn Fn(&Ready) -> Result<()>
     let device = opened.device.clone();
     let size_bytes = device.size();
     let (of, path, started) = (opened.report.clone(), attached.path.clone(), Instant::now());
-    let kind = attached.kind;
+    let (kind, times) = (attached.kind, attached.times.clone());
     control.serve(move |request| match request {
         ControlRequest::Status => Ok(serde_json::to_value(Status {
             kind,
@@ -193,7 +197,7 @@ fn serve(args: &KernelArgs, driver: Driver, ready: &dyn Fn(&Ready) -> Result<()>
             exports: vec![ExportStatus {
                 report: &of,
                 size_bytes,
-                numbers: ExportNumbers::of_device(&*device)?,
+                numbers: ExportNumbers::of_device(&*device, &times)?,
             }],
         })?),
         ControlRequest::Grow { .. } => bail!(

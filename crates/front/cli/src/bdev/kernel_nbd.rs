@@ -47,6 +47,7 @@ pub fn is_there() -> bool {
 pub fn attach(opened: &Opened, block: u32, connections: usize) -> Result<Attached> {
     let Opened { device, report, .. } = opened;
     let export = Export::new("", "", device.clone(), report.read_only)?;
+    let times = export.times.clone();
     let server = Server::new(Exports::new([export])?, ServerOptions::default())?;
     let mut sockets = Vec::new();
     let mut flags = 0;
@@ -88,6 +89,7 @@ pub fn attach(opened: &Opened, block: u32, connections: usize) -> Result<Attache
         taken_over: false,
         release: Box::new(release),
         end,
+        times,
     })
 }
 

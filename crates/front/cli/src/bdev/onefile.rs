@@ -10,14 +10,14 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{
     BackingId, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, WriteFlags,
 };
-use pmbd::{BlockDevice, Durability, Zeroing};
+use pmbd::{BlockDevice, Durability, RequestTimes, TimedRequest, Zeroing};
 
 use super::devices;
 
@@ -50,13 +50,20 @@ pub struct OneFile {
     passed: Arc<AtomicBool>,
     /// The kernel's name for `pool`, for as long as the file is open.
     backing: Mutex<Option<BackingId>>,
+    /// The times of requests.
+    times: Arc<RequestTimes>,
 }
 
 impl OneFile {
     /// Creates a file with the content of `device`. If there is a `pool`, its bytes are those of
     /// the device, and `passed` becomes true if the kernel uses it directly.
-    pub fn new(device: Arc<dyn BlockDevice>, pool: Option<File>, passed: Arc<AtomicBool>) -> Self {
-        Self { device, pool, passed, backing: Mutex::default() }
+    pub fn new(
+        device: Arc<dyn BlockDevice>,
+        pool: Option<File>,
+        passed: Arc<AtomicBool>,
+        times: Arc<RequestTimes>,
+    ) -> Self {
+        Self { device, pool, passed, backing: Mutex::default(), times }
     }
 
     /// Lets the kernel use the pool directly (passthrough), if it can.
@@ -101,9 +108,19 @@ impl OneFile {
         }
     }
 
-    fn finish(&self, done: Result<(), pmbd::Error>, reply: ReplyEmpty) {
-        match done {
-            Ok(()) => reply.ok(),
+    /// Does a request, and answers it.
+    fn finish(
+        &self,
+        kind: TimedRequest,
+        reply: ReplyEmpty,
+        request: impl FnOnce() -> Result<(), pmbd::Error>,
+    ) {
+        let start = Instant::now();
+        match request() {
+            Ok(()) => {
+                reply.ok();
+                self.times.record(kind, start);
+            }
             Err(err) => reply.error(errno(&err)),
         }
     }
@@ -178,8 +195,12 @@ impl Filesystem for OneFile {
             if buf.len() < len {
                 buf.resize(len, 0);
             }
+            let start = Instant::now();
             match self.device.read(offset, &mut buf[..len]) {
-                Ok(()) => reply.data(&buf[..len]),
+                Ok(()) => {
+                    reply.data(&buf[..len]);
+                    self.times.record(TimedRequest::Read, start);
+                }
                 Err(err) => reply.error(errno(&err)),
             }
         });
@@ -197,8 +218,12 @@ impl Filesystem for OneFile {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let start = Instant::now();
         match self.device.write(offset, data, Durability::AtBarrier) {
-            Ok(()) => reply.written(data.len() as u32),
+            Ok(()) => {
+                reply.written(data.len() as u32);
+                self.times.record(TimedRequest::Write, start);
+            }
             Err(err) => reply.error(errno(&err)),
         }
     }
@@ -235,7 +260,7 @@ impl Filesystem for OneFile {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.finish(self.barrier(), reply);
+        self.finish(TimedRequest::Flush, reply, || self.barrier());
     }
 
     fn fallocate(
@@ -248,13 +273,13 @@ impl Filesystem for OneFile {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let keep_space = match mode & !libc::FALLOC_FL_KEEP_SIZE {
-            libc::FALLOC_FL_PUNCH_HOLE => false,
-            libc::FALLOC_FL_ZERO_RANGE => true,
+        let (keep_space, kind) = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            libc::FALLOC_FL_PUNCH_HOLE => (false, TimedRequest::Discard),
+            libc::FALLOC_FL_ZERO_RANGE => (true, TimedRequest::Zero),
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
         let how = Zeroing { keep_space, only_fast: false };
-        self.finish(self.zero(offset, length, how), reply);
+        self.finish(kind, reply, || self.zero(offset, length, how));
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {

@@ -142,6 +142,25 @@ fn show(server: &BdevServer) {
             }
             output::table(rows.into_iter().map(|(name, value)| (format!("  {name}"), value)));
         }
+        show_latency(&export["latency"]);
+    }
+}
+
+/// Prints percentiles of the times of requests, by kind.
+fn show_latency(by_kind: &Value) {
+    let rows: Vec<_> = by_kind
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(kind, report)| {
+            let us = |field: &str| report[field].as_f64().unwrap_or(0.0) / 1e3;
+            let [p50, p99, p999] = ["p50_ns", "p99_ns", "p999_ns"].map(us);
+            (format!("  {kind}"), format!("{p50:.1}, {p99:.1}, {p999:.1}"))
+        })
+        .collect();
+    if !rows.is_empty() {
+        say!("\nlatency in us: p50, p99, p99.9");
+        output::table(rows);
     }
 }
 

@@ -1,7 +1,10 @@
 //! The status that servers report.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
-use pmbd::BlockDevice;
+use counters::LatencyReport;
+use pmbd::{BlockDevice, RequestTimes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -44,18 +47,21 @@ pub struct ExportNumbers {
     pub requests: Option<Value>,
     /// The resulting accesses to the device: [`pmbd::Stats`].
     pub device: Value,
+    /// Times of the requests, by kind.
+    pub latency: BTreeMap<String, LatencyReport>,
 }
 
 impl ExportNumbers {
     /// Returns the counters of an export.
     pub fn of(export: &nbd::Export) -> Result<Self> {
         let requests = Some(serde_json::to_value(export.counters.snapshot())?);
-        Ok(Self { requests, ..Self::of_device(&**export.device())? })
+        Ok(Self { requests, ..Self::of_device(&**export.device(), &export.times)? })
     }
 
     /// Returns the counters of a device that is not an export.
-    pub fn of_device(device: &dyn BlockDevice) -> Result<Self> {
-        Ok(Self { requests: None, device: serde_json::to_value(device.stats())? })
+    pub fn of_device(device: &dyn BlockDevice, times: &RequestTimes) -> Result<Self> {
+        let (device, latency) = (serde_json::to_value(device.stats())?, times.reports());
+        Ok(Self { requests: None, device, latency })
     }
 
     /// Adds the counters of another process that has the same device.
@@ -64,6 +70,12 @@ impl ExportNumbers {
             add(sum, more);
         }
         add(&mut self.device, &other.device);
+        for (kind, times) in &other.latency {
+            match self.latency.get_mut(kind) {
+                Some(sum) => sum.add(times),
+                None => _ = self.latency.insert(kind.clone(), times.clone()),
+            }
+        }
     }
 }
 
@@ -115,16 +127,27 @@ pub fn announce_device(device: &DeviceReport, size_bytes: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pmbd::TimedRequest;
     use serde_json::json;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn numbers_of_processes_add_up() {
         let of = |reads| ExportNumbers {
             requests: Some(json!({ "reads": reads })),
             device: json!({ "reads": reads, "cycles": { "load": 10 * reads } }),
+            latency: BTreeMap::new(),
         };
-        let mut sum = of(1);
-        sum.add(&of(2));
+        let (times, start) = (RequestTimes::default(), Instant::now());
+        times.record_at(TimedRequest::Read, start, start + Duration::from_micros(7));
+        let (mut sum, mut other) = (of(1), of(2));
+        other.latency = times.reports();
+        sum.add(&other);
+        assert_eq!(sum.latency["read"].total_ns, 7000);
+        other.device = json!({});
+        other.requests = None;
+        sum.add(&other);
+        assert_eq!(sum.latency["read"].total_ns, 14_000);
         assert_eq!(sum.requests, Some(json!({ "reads": 3 })));
         assert_eq!(sum.device, json!({ "reads": 3, "cycles": { "load": 30 } }));
     }

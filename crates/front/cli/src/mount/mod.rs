@@ -5,7 +5,6 @@
 //! not.
 
 mod background;
-mod faults;
 pub mod flags;
 mod flush;
 mod helper;
@@ -22,20 +21,21 @@ use std::process::ExitCode;
 
 use ::pool::DurabilityMode;
 use anyhow::{Context as _, Result, bail};
+use os::ending::after_ending;
 use serde::{Deserialize, Serialize};
 
 use crate::args::MountArgs;
 use crate::background::notify_ready;
 use crate::pool::{self, DomainReport};
-use crate::{output, size, utab};
+use crate::{busy, output, size, utab};
 use options::Options;
 
 pub use background::log_of;
-pub use faults::handle as handle_faults;
 pub use helper::run_as_helper;
 pub use saved::PoolLife;
 pub use serve::{
-    Changes, end_on_signal, follow, follow_flags, reap, record_access, remove_abandoned,
+    Changes, end_on_signal, follow, follow_flags, handle_faults, reap, record_access,
+    remove_abandoned,
 };
 
 /// The parameters of a mount.
@@ -203,18 +203,28 @@ impl MountPlan {
 /// there. The dead mount stays until the new one replaces it, so that no program uses the directory
 /// below meanwhile.
 pub fn check_place(dir: &Path, pool: &Path) -> Result<Vec<String>> {
-    if fuse::is_stale(dir)? {
-        let log = background::log_of(pool);
-        let log = log.map_or_else(String::new, |log| format!("; its log: {}", log.display()));
-        return Ok(vec![format!("{}: replaced a mount whose server had died{log}", dir.display())]);
-    }
-    match fuse::mount_at(dir)? {
-        Some(mount) if mount.claims_keepstone() => bail!(
+    let Some(mount) = fuse::mount_at(dir)?.filter(fuse::MountEntry::claims_keepstone) else {
+        return Ok(Vec::new());
+    };
+    let of_mount = pool::of_source(mount.source.clone());
+    // A server that was killed may not be dead yet.
+    let died = after_ending(
+        |err: &Option<io::Error>| err.is_none(),
+        || busy::is_about_to_be_free(&of_mount),
+        || if fuse::is_stale(dir).map_err(Some)? { Ok(()) } else { Err(None) },
+    );
+    match died {
+        Ok(()) => {
+            let log = background::log_of(pool);
+            let log = log.map_or_else(String::new, |log| format!("; its log: {}", log.display()));
+            Ok(vec![format!("{}: replaced a mount whose server had died{log}", dir.display())])
+        }
+        Err(Some(err)) => Err(err.into()),
+        Err(None) => bail!(
             "{0}: {1} is mounted there; unmount it first with `keepstone umount {0}`",
             dir.display(),
             mount.source.display()
         ),
-        _ => Ok(Vec::new()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use ::pool::{DurabilityMode, Engine};
+use ::pool::{DurabilityMode, Engine, Otherwise};
 use anyhow::{Context as _, Result, anyhow, bail};
 use engines::Layout;
 use fuse::{
@@ -28,12 +28,22 @@ const REAP_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for programs to close their files when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
+/// What a server prints when its memory is broken, or room for it is missing.
+const LAST_WORDS: &str = "SIGBUS: memory is broken, or /dev/shm is full; \
+the server ends. What was durable stays so: mount again, and run `keepstone doctor`\n";
+
+/// Handles SIGBUS. If `pool` can repair the fault, the server continues. Else it reports the fault
+/// and ends; durable data stays durable.
+pub fn handle_faults() -> io::Result<()> {
+    ::pool::handle_faults(Otherwise::End(LAST_WORDS))
+}
+
 /// Mounts, calls `started`, and serves. Returns when the file system is unmounted and the pool
 /// closed.
 pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()> {
     // Blocked before any thread exists, so that all threads inherit the mask.
     let stop = StopSignals::block()?;
-    super::faults::handle()?;
+    handle_faults()?;
     raise_address_space();
     let mut notices = super::check_place(&plan.dir, &plan.pool)?;
 

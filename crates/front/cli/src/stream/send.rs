@@ -70,7 +70,7 @@ pub fn run(args: &SendArgs, json: bool) -> Result<ExitCode> {
     let request = SendRequest { snapshot, base: args.from.clone(), resume: args.resume };
     let sent = match &args.output {
         None => send(&path, &request, io::stdout().lock())?,
-        Some(file) => replace_file(file, "send", |to: &File| send(&path, &request, to))?,
+        Some(file) => replace_file(file, |to: &File| send(&path, &request, to))?,
     };
     if json {
         output::json(&sent)?;

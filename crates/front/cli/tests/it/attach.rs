@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use rustix::process::kill_process;
 use serde_json::Value;
 
-use crate::common::{kill_server_of, wait_until};
+use crate::common::{kill_server_of, pid, wait_until};
 
 /// A directory, a pool in memory, and while it is mounted, the cache of the directory in the pool.
 pub struct Cached {
@@ -186,6 +187,50 @@ fn a_killed_server_loses_nothing() {
     let (pool, dir) = (cached.pool(), data.to_str().unwrap().to_owned());
     cached.keepstone(&["attach", "drain", pool.to_str().unwrap(), &dir]);
     assert!(fs::read(data.join("log")).unwrap() == expected);
+}
+
+/// A killed server has its pool and its directory until the kernel has released its memory. In this
+/// test, another process that holds the locks stands for that.
+#[test]
+fn a_killed_server_that_is_still_ending_is_waited_for() {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
+    let cached = Cached::new();
+    let data = cached.data();
+    cached.attach(&["--max-age=3600"]);
+    fs::write(data.join("file"), "content").unwrap();
+    let server = pid(cached.status()["pid"].as_i64().unwrap() as i32);
+    let process = pidfd_open(server, PidfdFlags::empty()).unwrap();
+    let locks = fs::read_to_string("/proc/locks").unwrap();
+    let holder = format!(" {} ", server.as_raw_nonzero());
+    let locked = locks.lines().filter(|line| line.contains("FLOCK") && line.contains(&holder));
+    let inodes: Vec<_> = locked.map(|line| line.split_ascii_whitespace().nth(5).unwrap()).collect();
+    // The pool, the claim of the directory, and the directory.
+    assert!(inodes.len() >= 3, "{locks}");
+    let numbers = fs::read_dir(format!("/proc/{}/fd", server.as_raw_nonzero())).unwrap().flatten();
+    let numbers = numbers.map(|fd| fd.file_name().to_str().unwrap().parse().unwrap());
+    let all = numbers.map(|fd| pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).unwrap());
+    let is_locked = |fd: &rustix::fd::OwnedFd| {
+        let ino = rustix::fs::fstat(fd).unwrap().st_ino;
+        inodes.iter().any(|inode| inode.ends_with(&format!(":{ino}")))
+    };
+    let held: Vec<_> = all.filter(is_locked).collect();
+    kill_process(server, Signal::KILL).unwrap();
+    let ending = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(held);
+    });
+    cached.attach(&["--max-age=3600"]);
+    ending.join().unwrap();
+    // The next ones are killed, too, and not waited for.
+    for round in 0..8 {
+        assert_eq!(content(data.join("file")), "content");
+        fs::write(data.join(format!("file-{round}")), vec![round; 2 << 20]).unwrap();
+        let server = pid(cached.status()["pid"].as_i64().unwrap() as i32);
+        kill_process(server, Signal::KILL).unwrap();
+        cached.attach(&["--max-age=3600"]);
+    }
+    cached.detach();
+    assert_eq!(fs::read(data.join("file-7")).unwrap(), vec![7; 2 << 20]);
 }
 
 /// The server has the directory below open, and the test a file in it. They have the same paths as

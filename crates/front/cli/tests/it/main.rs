@@ -9,6 +9,7 @@ mod clones;
 mod commands;
 mod common;
 mod copies;
+mod deaths;
 mod doctor;
 mod every;
 mod foreign;

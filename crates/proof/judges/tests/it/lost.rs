@@ -1,12 +1,9 @@
 //! The file of a pool is truncated while it is mounted. Calls work as before until one needs the
 //! missing part; from then on, every call fails with `EIO`. Nothing panics.
 
-#![allow(unsafe_code)]
-
 use crashsim::workload;
 use judges::bpfs::Bpfs as Target;
 use pmem::{Access, Region};
-use std::ffi::c_void;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
@@ -38,26 +35,9 @@ impl Drop for Pool {
     }
 }
 
-extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel passes what a handler with SA_SIGINFO gets.
-    if !pool::handle_fault(unsafe { (*info).si_addr() } as usize) {
-        std::process::abort();
-    }
-}
-
-fn catch_bus_errors() {
-    // SAFETY: the action is zeros except for a handler of its type.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_bus_error as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO;
-        assert_eq!(libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()), 0);
-    }
-}
-
 #[test]
 fn nobody_sees_a_missing_part_before_it_is_met() {
-    catch_bus_errors();
+    pool::handle_faults(pool::Otherwise::PassOn).unwrap();
     let pool = Pool(format!("/dev/shm/crashsim-free-{}", std::process::id()).into());
     let bytes = 16 << 20;
     let region = Region::create(&pool.0, bytes).unwrap();
@@ -91,7 +71,7 @@ fn nobody_sees_a_missing_part_before_it_is_met() {
 
 #[test]
 fn whatever_meets_the_missing_part_fails() {
-    catch_bus_errors();
+    pool::handle_faults(pool::Otherwise::PassOn).unwrap();
     let pool = Pool(format!("/dev/shm/crashsim-lost-{}", std::process::id()).into());
     let (mut met, mut missed) = (0, 0);
     for base in workload::bases(&Target).unwrap() {

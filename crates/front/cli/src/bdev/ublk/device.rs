@@ -14,13 +14,14 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
 use libublk::helpers::IoBuf;
 use libublk::io::{UblkDev, UblkQueue};
 use libublk::{BufDesc, BufDescList, UblkError, UblkFlags, UblkIORes, sys};
-use pmbd::BlockDevice;
+use pmbd::{BlockDevice, RequestTimes};
 use serde_json::{Value, json};
 
 use super::requests;
@@ -125,6 +126,7 @@ pub fn attach(
              confirmed writes: leave out --buffers, or `keepstone bdev detach` the device first"
         );
     }
+    let times = Arc::<RequestTimes>::default();
     let setup = Setup {
         device: opened.device.clone(),
         pool: identity(Path::new(&opened.report.path))?,
@@ -133,6 +135,7 @@ pub fn attach(
         depth,
         outlives,
         left,
+        times: times.clone(),
     };
     let ((starts, started), (ends, end)) = (channel(), channel());
     std::thread::Builder::new().name("ublk".into()).spawn(move || {
@@ -152,7 +155,8 @@ pub fn attach(
             .with_context(|| format!("ublk {number}: cannot be released"))?;
         Ok(())
     };
-    Ok(Attached { kind: "ublk", path, through: None, taken_over, release: Box::new(release), end })
+    let release = Box::new(release);
+    Ok(Attached { kind: "ublk", path, through: None, taken_over, release, end, times })
 }
 
 /// The parameters of a device.
@@ -165,19 +169,21 @@ struct Setup {
     /// Whether it outlives a killed server (ublk-U3).
     outlives: bool,
     left: Option<LeftBehind>,
+    /// The times of requests.
+    times: Arc<RequestTimes>,
 }
 
 /// Creates the device, sends its number and name when it can be used, and serves until it is
 /// deleted.
 fn serve(setup: Setup, starts: Sender<(i32, String)>) -> Result<(), UblkError> {
     let control = setup.control()?;
-    let device = setup.device.clone();
+    let (device, times) = (setup.device.clone(), setup.times.clone());
     control.run_target(
         move |dev| {
             setup.describe(dev);
             Ok(())
         },
-        move |queue, dev| serve_queue(queue, dev, &*device),
+        move |queue, dev| serve_queue(queue, dev, &*device, &times),
         move |control| {
             let number = control.dev_info().dev_id as i32;
             let _ = starts.send((number, control.get_bdev_path()));
@@ -236,7 +242,7 @@ impl Setup {
 
 /// Serves the requests of a queue in the order in which they come: handing them to other threads
 /// would take longer.
-fn serve_queue(number: u16, dev: &UblkDev, device: &dyn BlockDevice) {
+fn serve_queue(number: u16, dev: &UblkDev, device: &dyn BlockDevice, times: &RequestTimes) {
     let mut content: Vec<IoBuf<u8>> = dev.alloc_queue_io_bufs();
     let queue = UblkQueue::new(number, dev)
         .and_then(|queue| queue.submit_fetch_commands_unified(BufDescList::Slices(Some(&content))));
@@ -249,8 +255,14 @@ fn serve_queue(number: u16, dev: &UblkDev, device: &dyn BlockDevice) {
         }
     };
     queue.wait_and_handle_io(|queue, tag, _| {
+        let start = Instant::now();
         let content = &mut content[usize::from(tag)];
-        let done = requests::answer(device, queue.get_iod(tag), content.as_mut_slice());
+        let request = queue.get_iod(tag);
+        let kind = requests::timed(request);
+        let done = requests::answer(device, request, content.as_mut_slice());
+        if let Some(kind) = kind.filter(|_| done >= 0) {
+            times.record(kind, start);
+        }
         let content = BufDesc::Slice(content.as_slice());
         let told = queue.complete_io_cmd_unified(tag, content, Ok(UblkIORes::Result(done)));
         if let Err(err) = told {

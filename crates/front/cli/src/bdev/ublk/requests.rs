@@ -1,7 +1,7 @@
 //! Translates requests of the kernel to requests to a device.
 
 use libublk::sys;
-use pmbd::{BlockDevice, Durability, Error, Zeroing};
+use pmbd::{BlockDevice, Durability, Error, TimedRequest, Zeroing};
 
 use crate::bdev::devices::errno;
 
@@ -11,6 +11,22 @@ const SECTOR_BYTES: u64 = 512;
 /// Number of low bits in the first word of a request that hold the operation. The other bits hold
 /// its flags.
 const OPERATION_BITS: u32 = 8;
+
+/// Returns the kind of a request whose time is recorded.
+pub fn timed(request: &sys::ublksrv_io_desc) -> Option<TimedRequest> {
+    match operation(request) {
+        sys::UBLK_IO_OP_READ => Some(TimedRequest::Read),
+        sys::UBLK_IO_OP_WRITE => Some(TimedRequest::Write),
+        sys::UBLK_IO_OP_FLUSH => Some(TimedRequest::Flush),
+        sys::UBLK_IO_OP_DISCARD => Some(TimedRequest::Discard),
+        sys::UBLK_IO_OP_WRITE_ZEROES => Some(TimedRequest::Zero),
+        _ => None,
+    }
+}
+
+fn operation(request: &sys::ublksrv_io_desc) -> u32 {
+    request.op_flags & ((1 << OPERATION_BITS) - 1)
+}
 
 /// Serves `request`, with its payload at the start of `content`. Returns the answer for the kernel:
 /// the number of bytes, or a negative error number.
@@ -33,7 +49,7 @@ fn serve(
         true => Durability::Now,
         false => Durability::AtBarrier,
     };
-    match request.op_flags & ((1 << OPERATION_BITS) - 1) {
+    match operation(request) {
         sys::UBLK_IO_OP_READ => device.read(off, part(content, len)?)?,
         sys::UBLK_IO_OP_WRITE => device.write(off, part(content, len)?, durability)?,
         sys::UBLK_IO_OP_FLUSH => device.barrier()?,

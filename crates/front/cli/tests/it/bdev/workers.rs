@@ -150,8 +150,28 @@ fn clients_are_spread_counted_and_let_go() {
     assert_eq!(status["exports"][0]["device"]["writes"], 6);
     let one_more = Client::connect(Path::new(&served.path("socket")));
     assert!(one_more.is_err(), "more clients than --clients says");
+    // The times that the workers have measured are added up.
+    for client in &mut clients[..3] {
+        client.flush().unwrap();
+        client.read(0).unwrap();
+    }
+    let latency = served.status()["exports"][0]["latency"].clone();
+    for (kind, requests) in [("write", 6), ("flush", 3), ("read", 3)] {
+        let of_kind = &latency[kind];
+        let buckets = of_kind["buckets"].as_array().unwrap();
+        let counted: u64 = buckets.iter().map(|bucket| bucket[1].as_u64().unwrap()).sum();
+        assert_eq!(counted, requests, "{kind}: {latency}");
+        let ns = |name: &str| of_kind[name].as_u64().unwrap();
+        let ordered = [ns("p50_ns"), ns("p99_ns"), ns("p999_ns")];
+        assert!(ordered[0] > 0 && ordered.is_sorted() && ns("total_ns") > 0, "{latency}");
+    }
+    let shown = ok(&["bdev", "stats", &served.path("socket")]);
+    assert!(shown.contains("\nlatency in us: p50, p99, p99.9\n  flush "), "{shown}");
     let metrics = ok(&["bdev", "stats", &served.path("socket"), "--prometheus"]);
     assert!(metrics.contains("\nkeepstone_bdev_restarts_total{server="), "{metrics}");
+    let of_writes = format!("request=\"write\"}} 6");
+    let counts = metrics.lines().filter(|line| line.contains("bdev_request_seconds_count{"));
+    assert!(counts.clone().any(|line| line.ends_with(&of_writes)), "{metrics}");
 
     // A stop answers pending requests and leaves nothing behind.
     ok(&["bdev", "stop", &served.path("socket")]);

@@ -3,6 +3,7 @@
 //! Needs root and `/dev/fuse`. Dropping the [`Sandbox`] removes its mount, server and pool,
 //! whatever a test does.
 
+pub mod killed;
 pub mod parts;
 
 use std::ffi::OsStr;

@@ -141,6 +141,14 @@ fn uses_the_c_interface(sandbox: &Sandbox, name: &str) {
     assert_eq!(String::from_utf8_lossy(&done.stdout), format!("{name}\n"), "{done:?}");
 }
 
+/// Bad pointers and a truncated pool give errors, in a program that uses no mount.
+#[test]
+fn the_c_interface_survives_wild_pointers_and_lost_pools() {
+    for layout in ["bpfs", "scmfs"] {
+        uses_the_c_interface(&Sandbox::formatted_as(layout), "wild");
+    }
+}
+
 #[test]
 fn the_c_interface_has_names_and_attributes() {
     for layout in ["bpfs", "scmfs"] {
