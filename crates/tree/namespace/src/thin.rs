@@ -84,7 +84,7 @@ impl Trim {
         }
     }
 
-    /// Returns whether a huge page of so many blocks in use is divided.
+    /// Returns whether a huge page with this number of blocks in use is divided.
     fn divides(self, used: u64) -> bool {
         match self {
             Self::Surplus(_) => used == 0,
