@@ -214,7 +214,7 @@ impl<'a> Txn<'a> {
         if self.reserved == 0 || self.v.unprovisioned() == 0 {
             return None;
         }
-        let number = self.v.apart.take(self.v, purpose, 0)?;
+        let number = self.v.apart.take(self.v, purpose, self.v.hints().blocks[0])?;
         self.reserved -= 1;
         Some(self.note_taken(number))
     }

@@ -308,6 +308,7 @@ macro_rules! tests {
     (@ $engine:ident, thin) => {
         $crate::tests!(@ $engine, thin:
             space_is_taken_and_given_back
+            a_few_files_keep_little_space
             a_full_file_system_below_refuses_and_keeps
             trims_beside_threads
             a_sparse_file_takes_what_is_needed

@@ -211,6 +211,36 @@ pub fn space_is_taken_and_given_back<E: Engine>() {
     assert_eq!(content(&fs, whole), vec![8; 64 << 20]);
 }
 
+/// A few files that stay keep the pieces that they lie in, and not whole huge pages.
+pub fn a_few_files_keep_little_space<E: Engine>() {
+    const FILES: u64 = 4000;
+    const STAYS: u64 = 100;
+    let (medium, below) = ThinMedium::formatted::<E>(1 << 16, 1 << 16);
+    let fs = mount::<E, _>(medium);
+    fill(&fs, FILES, 16 << 10);
+    let full = below.taken();
+    for i in (0..FILES).filter(|i| i % STAYS > 0) {
+        fs.unlink(ROOT, format!("file-{i}").as_bytes()).unwrap();
+    }
+    fs.trim(Trim::Surplus(0)).unwrap();
+    let whole = below.taken();
+    fs.trim(Trim::Pieces(0)).unwrap();
+    let pieces = below.taken();
+    // 4096 blocks stay free; each file has at most two pieces.
+    let most = 4096 + FILES / STAYS * 2 * 16 + AHEAD;
+    assert!(pieces <= whole && pieces < most, "{full}, {whole}, {pieces}");
+    for i in (0..FILES).step_by(STAYS as usize) {
+        let ino = fs.lookup(ROOT, format!("file-{i}").as_bytes()).unwrap().ino;
+        assert_eq!(content(&fs, ino).len(), 16 << 10);
+    }
+    // Space in huge pages that were divided is taken again.
+    for i in 0..FILES {
+        file(&fs, &format!("again-{i}"), &[3; 16 << 10]);
+    }
+    let medium = fs.into_medium();
+    assert!(E::check(&medium, &CheckOptions::default()).unwrap().clean());
+}
+
 /// If the file system below is full, operations fail with `ENOSPC`, and nothing else happens.
 pub fn a_full_file_system_below_refuses_and_keeps<E: Engine>() {
     let (medium, below) = ThinMedium::formatted::<E>(1 << 15, 3000);
@@ -259,10 +289,11 @@ pub fn trims_beside_threads<E: Engine>() {
         let is_done = AtomicBool::new(false);
         std::thread::scope(|s| {
             let trimmer = s.spawn(|| {
-                // Both forms at least once, however late this thread gets its processor.
+                // Each form at least once, however late this thread gets its processor.
+                let forms = [Trim::All, Trim::Surplus(0), Trim::Pieces(0)];
                 let mut trims = 0;
-                while trims < 2 || !is_done.load(Relaxed) {
-                    fs.trim(if trims % 2 == 0 { Trim::All } else { Trim::Surplus(0) }).unwrap();
+                while trims < forms.len() || !is_done.load(Relaxed) {
+                    fs.trim(forms[trims % forms.len()]).unwrap();
                     trims += 1;
                 }
             });

@@ -31,6 +31,7 @@ use crate::fs::Core;
 use crate::layout::BLOCK;
 use crate::store::Storage;
 use crate::superblock::is_thin;
+use crate::surplus::KEPT;
 use crate::tables::Tables;
 use pmem::Medium as _;
 use pool::{Error, FreeSpace};
@@ -45,17 +46,14 @@ const STEP: u64 = 2048;
 /// Units of a huge page.
 const HUGE_UNITS: u64 = (2 << 20) / (UNIT * BLOCK);
 
-/// Free blocks that a trim of the background leaves provisioned: 16 MiB.
-const KEPT: u64 = 4096;
-
-/// Free blocks beyond [`KEPT`] from which on the background trims: 16 MiB.
-const TRIM_FROM: u64 = 4096;
-
 /// Calls that a signal may interrupt before the space counts as missing.
 const INTERRUPTIONS_MAX: u32 = 1 << 16;
 
-/// Blocks that one step of a trim takes: 256 MiB.
-const TRIM_STEP: u64 = 1 << 16;
+/// Blocks that one step of a trim takes: 64 MiB. Operations that need space wait for a step.
+const TRIM_STEP: u64 = 1 << 14;
+
+/// The part of a huge page that may be in use when the background divides it.
+const DIVIDED_IN_USE: u64 = 4;
 
 /// The blocks that an operation of this thread has failed to reserve, in a pool.
 #[derive(Clone, Copy)]
@@ -73,16 +71,27 @@ os::thread_cell! {
 pub enum Trim {
     /// Whole huge pages of free blocks, except for some blocks and this number.
     Surplus(u64),
+    /// As `Surplus`, and free units of huge pages of which little is in use.
+    Pieces(u64),
     /// All units of free blocks.
     All,
 }
 
 impl Trim {
-    /// Returns the free blocks to leave, and the units that are given back together.
-    fn bounds(self) -> (u64, u64) {
+    /// Returns the number of free blocks to leave.
+    fn keep(self) -> u64 {
         match self {
-            Self::Surplus(in_use) => (KEPT + in_use, HUGE_UNITS),
-            Self::All => (0, 1),
+            Self::Surplus(in_use) | Self::Pieces(in_use) => KEPT + in_use,
+            Self::All => 0,
+        }
+    }
+
+    /// Returns whether a huge page with this number of blocks in use is divided.
+    fn divides(self, used: u64) -> bool {
+        match self {
+            Self::Surplus(_) => used == 0,
+            Self::Pieces(_) => used <= HUGE_UNITS * UNIT / DIVIDED_IN_USE,
+            Self::All => true,
         }
     }
 }
@@ -334,9 +343,9 @@ impl<S: Storage> Core<S> {
         count
     }
 
-    /// Chooses units to give back, and ends their use (thin-T3, thin-T4). Called inside an
-    /// operation.
-    fn choose_to_trim(&self, trim: Trim) -> Result<Vec<Range<u64>>> {
+    /// Chooses units to give back, of the lowest `pages` huge pages, and ends their use (thin-T3,
+    /// thin-T4). Counts the pages down that it has dealt with. Called inside an operation.
+    fn choose_to_trim(&self, trim: Trim, pages: &mut u64) -> Result<Vec<Range<u64>>> {
         let tables = self.tables();
         let mut chosen: Vec<Range<u64>> = Vec::new();
         if !is_thin(&self.medium()) || self.check_writable().is_err() {
@@ -347,35 +356,65 @@ impl<S: Storage> Core<S> {
         }
         let _lock = tables.lock_provisioning()?;
         self.clear_kept_blocks();
-        let (units, (keep, each)) = (tables.provisioned(), trim.bounds());
         let mut taken = 0;
         // The lowest places stay, as searches find them first.
-        for nth in (0..units.len().div_ceil(each)).rev() {
-            let run = nth * each..((nth + 1) * each).min(units.len());
-            let blocks = tables.blocks_of(&run);
-            let count = blocks.end - blocks.start;
-            if taken >= TRIM_STEP {
+        while *pages > 0 && taken < TRIM_STEP {
+            *pages -= 1;
+            let page = *pages * HUGE_UNITS..(*pages + 1) * HUGE_UNITS;
+            let page = page.start..page.end.min(tables.provisioned().len());
+            let Some(each) = self.units_given_together(&page, trim) else { continue };
+            if tables.free_blocks() <= trim.keep() {
+                *pages = 0;
                 break;
             }
-            if !tables.blocks.is_clear(&tables.arena, blocks.clone()) {
-                continue;
-            }
-            if !tables.free.take(&tables.arena, count, keep) {
-                break;
-            }
-            if !self.claim_free(blocks) {
-                tables.give_back(count);
-                continue;
-            }
-            units.clear_range(&tables.arena, run.clone());
-            tables.add_hidden(count as i64);
-            taken += count;
-            match chosen.last_mut() {
-                Some(last) if last.start == run.end => last.start = run.start,
-                _ => chosen.push(run),
+            for nth in (0..(page.end - page.start).div_ceil(each)).rev() {
+                let start = page.start + nth * each;
+                let run = start..(start + each).min(page.end);
+                let Some(count) = self.end_use_of(&run, trim.keep()) else { continue };
+                taken += count;
+                match chosen.last_mut() {
+                    Some(last) if last.start == run.end => last.start = run.start,
+                    _ => chosen.push(run),
+                }
             }
         }
         Ok(chosen)
+    }
+
+    /// Returns the number of units of a huge page that a trim gives back together; `None`: it gives
+    /// back none.
+    fn units_given_together(&self, page: &Range<u64>, trim: Trim) -> Option<u64> {
+        let tables = self.tables();
+        let provisioned = tables.provisioned().count_range(&tables.arena, page.clone());
+        if provisioned == 0 {
+            return None;
+        }
+        let missing = (page.end - page.start - provisioned) * UNIT;
+        let set = tables.blocks.count_range(&tables.arena, tables.blocks_of(page));
+        // The blocks of missing units are claimed (thin-T1).
+        match set.saturating_sub(missing) {
+            0 if missing == 0 => Some(HUGE_UNITS),
+            used => trim.divides(used).then_some(1),
+        }
+    }
+
+    /// Ends the use of units whose blocks are free, if that leaves `keep` free blocks. Returns the
+    /// number of blocks; `None` if they stay.
+    fn end_use_of(&self, units: &Range<u64>, keep: u64) -> Option<u64> {
+        let tables = self.tables();
+        let blocks = tables.blocks_of(units);
+        let count = blocks.end - blocks.start;
+        let is_clear = tables.blocks.is_clear(&tables.arena, blocks.clone());
+        if !is_clear || !tables.free.take(&tables.arena, count, keep) {
+            return None;
+        }
+        if !self.claim_free(blocks) {
+            tables.give_back(count);
+            return None;
+        }
+        tables.provisioned().clear_range(&tables.arena, units.clone());
+        tables.add_hidden(count as i64);
+        Some(count)
     }
 
     /// Gives the space of chosen units back, unless they are provisioned again. Called inside an
@@ -402,35 +441,6 @@ impl<S: Storage> Core<S> {
     }
 }
 
-/// The background's view of free space over some time.
-#[derive(Debug, Default)]
-pub(crate) struct Surplus(std::sync::Mutex<SurplusSeen>);
-
-#[derive(Debug, Default)]
-struct SurplusSeen {
-    looks: u32,
-    /// The fewest free blocks that were seen.
-    least: u64,
-}
-
-impl Surplus {
-    /// The number of looks, a second apart, over which blocks must be free to count as surplus.
-    const LOOKS: u32 = 10;
-
-    /// Notes the number of free blocks. After some looks, returns the number of blocks that were
-    /// used in between, if more than enough were free all the time.
-    fn look(&self, free: u64) -> Option<u64> {
-        let mut seen = self.0.lock().ok()?;
-        seen.least = if seen.looks == 0 { free } else { seen.least.min(free) };
-        seen.looks += 1;
-        if seen.looks < Self::LOOKS {
-            return None;
-        }
-        seen.looks = 0;
-        (seen.least > KEPT + TRIM_FROM).then(|| free - seen.least)
-    }
-}
-
 /// Trims of a mounted pool.
 pub(crate) mod pool_trim {
     use super::*;
@@ -445,8 +455,9 @@ pub(crate) mod pool_trim {
         /// `EIO` and `EUCLEAN` if the pool is lost or damaged.
         pub fn trim(&self, trim: Trim) -> Result<()> {
             let files = &self.files;
-            loop {
-                let chosen = files.op(|core| core.choose_to_trim(trim))?;
+            let mut pages = files.tables().provisioned().len().div_ceil(HUGE_UNITS);
+            while pages > 0 {
+                let chosen = files.op(|core| core.choose_to_trim(trim, &mut pages))?;
                 if chosen.is_empty() {
                     break;
                 }
@@ -471,6 +482,7 @@ pub(crate) mod pool_trim {
                 return Ok(());
             }
             let free = files.tables().free_blocks();
+            let trims = self.surplus.look(free);
             if free < STEP / 2 && files.tables().unprovisioned() > 0 {
                 return files.op(|core| {
                     let _lock = core.tables().lock_provisioning()?;
@@ -478,30 +490,14 @@ pub(crate) mod pool_trim {
                     Ok(())
                 });
             }
-            match self.surplus.look(free) {
-                Some(in_use) => self.trim(Trim::Surplus(in_use)),
-                None => Ok(()),
+            if trims.is_empty() {
+                return Ok(());
             }
+            let missing = || files.tables().unprovisioned();
+            let before = missing();
+            trims.into_iter().try_for_each(|trim| self.trim(trim))?;
+            self.surplus.note_given(missing().saturating_sub(before));
+            Ok(())
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_was_free_all_the_time_is_surplus() {
-        let surplus = Surplus::default();
-        let looks = |each: &[u64]| each.iter().filter_map(|free| surplus.look(*free)).last();
-        let enough = KEPT + TRIM_FROM + 1;
-        assert_eq!(looks(&[enough; 9]), None);
-        assert_eq!(looks(&[enough]), Some(0));
-        assert_eq!(looks(&[enough - 1; 10]), None, "not enough");
-        let mut busy = [2 * enough; 10];
-        busy[4] = enough;
-        assert_eq!(looks(&busy), Some(enough));
-        busy[4] = 5;
-        assert_eq!(looks(&busy), None, "it was used in between");
     }
 }
