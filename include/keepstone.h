@@ -102,6 +102,9 @@ int ks_clone(ks_pool *pool, const char *from, const char *to);
  * what all calls had done that returned before, of all programs. ks_open_pool("POOL@NAME") opens a branch. */
 int ks_snapshot_create(ks_pool *pool, const char *name);
 int ks_snapshot_delete(ks_pool *pool, const char *name);
+/* Makes the tree of the pool the one of a snapshot, in one step, while this program and others use it. Snapshots and
+ * branches stay. Files that are open stay open, without a name. */
+int ks_snapshot_rollback(ks_pool *pool, const char *name);
 /* The lists have the names, each with a NUL behind it. A size of 0 asks for the length; ERANGE: it is longer. */
 ssize_t ks_snapshot_list(ks_pool *pool, char *list, size_t size);
 ssize_t ks_branch_list(ks_pool *pool, char *list, size_t size);

@@ -92,6 +92,7 @@ FUNCTIONS = {
     "ks_clone": (c_int, c_void_p, c_char_p, c_char_p),
     "ks_snapshot_create": (c_int, c_void_p, c_char_p),
     "ks_snapshot_delete": (c_int, c_void_p, c_char_p),
+    "ks_snapshot_rollback": (c_int, c_void_p, c_char_p),
     "ks_snapshot_list": (c_ssize_t, c_void_p, c_void_p, c_size_t),
     "ks_branch_create": (c_int, c_void_p, c_char_p),
     "ks_branch_commit": (c_ssize_t, c_void_p, c_char_p, c_int, c_void_p, c_size_t),

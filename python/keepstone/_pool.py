@@ -208,6 +208,10 @@ class Pool:
         """Deletes a snapshot; all space that only it held becomes free."""
         check(library.ks_snapshot_delete(self._use(), os.fsencode(name)), name)
 
+    def roll_back(self, name):
+        """Makes the tree of the pool the one of a snapshot. Files that are open stay open, without a name."""
+        check(library.ks_snapshot_rollback(self._use(), os.fsencode(name)), name)
+
     def snapshots(self):
         """Returns the names of the snapshots, in the order of their creation."""
         return self._names(library.ks_snapshot_list)

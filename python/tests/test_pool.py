@@ -140,6 +140,10 @@ class NamesTest(PoolTest):
         self.fails(errno.ENOENT, pool.discard_branch, "test")
         pool.create_snapshot("monday")
         self.assertEqual(pool.snapshots(), ["monday"])
+        pool.mkdir("/later")
+        pool.roll_back("monday")
+        self.fails(errno.ENOENT, pool.stat, "/later")
+        self.fails(errno.ENOENT, pool.roll_back, "tuesday")
         pool.delete_snapshot("monday")
         self.assertEqual((pool.snapshots(), pool.branches()), ([], []))
 

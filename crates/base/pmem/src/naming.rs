@@ -6,7 +6,7 @@
 use crate::error::Error;
 use crate::region::Region;
 use rustix::fd::{AsRawFd as _, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::Path;
 
@@ -26,6 +26,10 @@ pub(crate) fn nameless(path: &Path) -> Result<OwnedFd, Error> {
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    // The name is given by way of it.
+    if rustix::fs::access("/proc/self/fd", Access::EXISTS).is_err() {
+        return named(path);
+    }
     // Whatever the reason, the other way works, or explains why not.
     rustix::fs::open(dir, flags, Mode::from_raw_mode(0o600)).or_else(|_| named(path))
 }

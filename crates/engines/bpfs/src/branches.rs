@@ -158,15 +158,14 @@ impl<M: Medium> Files<M> {
     }
 
     /// Implements [`namespace::Files::commit_branch`].
-    pub fn commit_branch(&self, name: &str, base: &str) -> Result<()> {
+    pub fn commit_branch(&self, name: &str, base: Option<&str>) -> Result<()> {
         self.check_branches()?;
-        if !matches!(pool::split_branch(name), Some((_, true))) {
-            return Err(Errno::INVAL);
-        }
+        let (_, is_finished) = pool::split_branch(name).ok_or(Errno::INVAL)?;
         self.settle();
-        let base = self.find_snapshot(base)?;
-        if !self.is_as_in(&base)? {
-            return Err(Errno::AGAIN);
+        match base {
+            Some(_) if !is_finished => return Err(Errno::INVAL),
+            Some(base) if !self.is_as_in(&self.find_snapshot(base)?)? => return Err(Errno::AGAIN),
+            _ => {}
         }
         self.replace_tree(name)
     }

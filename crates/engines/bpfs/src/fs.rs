@@ -197,7 +197,7 @@ impl<M: Medium> namespace::Files for Files<M> {
         self.branches_dir_of(creates)
     }
 
-    fn commit_branch(&self, name: &str, base: &str) -> Result<()> {
+    fn commit_branch(&self, name: &str, base: Option<&str>) -> Result<()> {
         Self::commit_branch(self, name, base)
     }
 

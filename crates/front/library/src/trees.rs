@@ -135,6 +135,18 @@ impl Pool {
         Ok(self.fs().delete_snapshot(name)?)
     }
 
+    /// Makes the tree of the pool the one of a snapshot, in one step, while this program and others
+    /// use it. Snapshots and branches stay. Files that are open in the pool stay open, without a
+    /// name.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such snapshot, `ENOSPC`; `ETIMEDOUT` if other programs change
+    /// branches for a minute.
+    pub fn roll_back(&self, snapshot: &str) -> io::Result<()> {
+        pool::check_snapshot_name(snapshot).map_err(|_| Errno::INVAL)?;
+        self.with_branches(true, |branches| branches.roll_back(snapshot))
+    }
+
     /// Makes a branch of the present state of the pool, which [`open_branch`](Self::open_branch)
     /// and `keepstone mount POOL@NAME` open.
     ///

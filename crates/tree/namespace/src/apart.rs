@@ -89,12 +89,12 @@ fn unpack(word: u64) -> Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::{Memory, Plan};
+    use crate::tables::{Memory, Plan, PoolLength};
     use arena::Arena;
 
     /// Returns tables of a pool of this many blocks, and runs for two purposes.
     fn of(blocks: u64) -> (Tables, ApartRuns) {
-        let mut plan = Plan::new(false, blocks, 32);
+        let mut plan = Plan::new(false, PoolLength { blocks, expected: blocks }, 32);
         let runs = ApartRuns::plan(plan.layout(), 2);
         let arena = Arena::anonymous(plan.layout()).unwrap();
         (plan.open(Memory::Fresh { arena, seed: 1 }), runs)

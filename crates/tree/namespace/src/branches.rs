@@ -194,7 +194,7 @@ impl<F: Files> Pool<F> {
     ///
     /// # Errors
     /// Those of [`pool::Engine::commit_branch`].
-    pub fn commit_branch(&self, name: &str, base: &str) -> Result<()> {
+    pub fn commit_branch(&self, name: &str, base: Option<&str>) -> Result<()> {
         self.files.alone_then_derive(|| self.files.commit_branch(name, base))?;
         notify_all_unnamed(self.files.tables());
         // Readers may have ended meanwhile.

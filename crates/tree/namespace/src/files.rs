@@ -204,7 +204,7 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     /// Implements [`pool::Engine::commit_branch`], while no other thread is inside an operation.
     /// The derived state is wrong afterwards.
-    fn commit_branch(&self, _name: &str, _base: &str) -> Result<()> {
+    fn commit_branch(&self, _name: &str, _base: Option<&str>) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
 

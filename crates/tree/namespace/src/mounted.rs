@@ -507,7 +507,7 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
         Self::branches_dir(self, creates)
     }
 
-    fn commit_branch(&self, name: &str, base: &str) -> Result<()> {
+    fn commit_branch(&self, name: &str, base: Option<&str>) -> Result<()> {
         self.commit_unmounted_branch(name, base)
     }
 

@@ -54,7 +54,7 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Pool<F> {
 
 impl<F: Files<Storage: Storage<Medium = Region>>> Pool<F> {
     /// Implements [`pool::Engine::commit_branch`].
-    pub(crate) fn commit_unmounted_branch(&self, name: &str, base: &str) -> Result<()> {
+    pub(crate) fn commit_unmounted_branch(&self, name: &str, base: Option<&str>) -> Result<()> {
         self.while_unmounted(pool::branch_part(name), || self.commit_branch(name, base))
     }
 

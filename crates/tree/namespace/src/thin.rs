@@ -493,7 +493,7 @@ pub(crate) mod pool_trim {
             if trims.is_empty() {
                 return Ok(());
             }
-            let missing = || files.tables().unprovisioned();
+            let missing = || files.tables().hidden();
             let before = missing();
             trims.into_iter().try_for_each(|trim| self.trim(trim))?;
             self.surplus.note_given(missing().saturating_sub(before));

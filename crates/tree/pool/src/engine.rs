@@ -130,10 +130,10 @@ pub trait Engine: FileSystem + MountEvents + Processes {
     /// pool of one process, the pool has to be opened again afterwards.
     ///
     /// # Errors
-    /// `EAGAIN` if the tree of the pool differs from the snapshot `base`; `EBUSY` if the branch is
+    /// `EAGAIN` if the tree of the pool differs from the snapshot `base`, if there is one; `EBUSY` if the branch is
     /// mounted; `ENOENT` if there is no such branch or snapshot, `EOPNOTSUPP` if the pool can have
     /// none.
-    fn commit_branch(&self, _name: &str, _base: &str) -> Result<()> {
+    fn commit_branch(&self, _name: &str, _base: Option<&str>) -> Result<()> {
         Err(vfs::Errno::OPNOTSUPP)
     }
 

@@ -249,10 +249,10 @@ fn a_commit_replaces_the_tree() {
     let changed = tree(&branch).unwrap();
     let fs = branch.into_pool();
     let root = fs.getattr(ROOT).unwrap();
-    assert_eq!(fs.commit_branch("none", "@b"), Err(Errno::NOENT));
-    assert_eq!(fs.commit_branch("b", "@none"), Err(Errno::NOENT));
-    assert_eq!(fs.commit_branch("@b", "@b"), Err(Errno::INVAL));
-    fs.commit_branch("b", "@b").unwrap();
+    assert_eq!(fs.commit_branch("none", Some("@b")), Err(Errno::NOENT));
+    assert_eq!(fs.commit_branch("b", Some("@none")), Err(Errno::NOENT));
+    assert_eq!(fs.commit_branch("@b", Some("@b")), Err(Errno::INVAL));
+    fs.commit_branch("b", Some("@b")).unwrap();
     assert_eq!(fs.unlink(ROOT, b"a"), Err(Errno::ROFS), "it has to be opened again");
     let region = fs.into_medium();
     assert_eq!(problems(&region), [""; 0]);
@@ -286,10 +286,10 @@ fn a_changed_pool_is_not_replaced() {
         make(&fs, "b");
         run(&fs, change);
         let state = tree(&fs).unwrap();
-        assert_eq!(fs.commit_branch("b", "@b"), Err(Errno::AGAIN), "{change}");
+        assert_eq!(fs.commit_branch("b", Some("@b")), Err(Errno::AGAIN), "{change}");
         fs.create_snapshot("@@b").unwrap();
         assert_eq!(tree(&fs).unwrap(), state);
-        fs.commit_branch("b", "@@b").unwrap();
+        fs.commit_branch("b", Some("@@b")).unwrap();
         assert_eq!(problems(&fs.into_medium()), [""; 0]);
     }
     // Reads, and files without a name, are no changes.
@@ -299,7 +299,7 @@ fn a_changed_pool_is_not_replaced() {
     let (a, made) = (fs.lookup(ROOT, b"a").unwrap().ino, fs.tmpfile(&Caller::ROOT, ROOT, 0o600, 0));
     fs.write(made.unwrap().ino, 0, &[1; 9000]).unwrap();
     fs.read(a, 0, &mut [0; 100]).unwrap();
-    fs.commit_branch("b", "@b").unwrap();
+    fs.commit_branch("b", Some("@b")).unwrap();
 }
 
 /// Other processes go on: what they hold and read of the old tree stays until they are done.
@@ -329,7 +329,7 @@ fn a_commit_leaves_what_others_hold() {
     };
     let (before, content) = (bytes(), suite::content(&other, a));
     let version = other.version(ROOT);
-    fs.commit_branch("b", "@b").unwrap();
+    fs.commit_branch("b", Some("@b")).unwrap();
     assert_ne!(other.version(ROOT), version);
     assert!(other.peek(ROOT, b"of-branch").is_ok());
     assert_eq!(other.peek(ROOT, b"large"), Err(Errno::NOENT));
@@ -439,7 +439,7 @@ fn a_pool_with_a_backing_store_has_none() {
     bpfs::format(&region, &options).unwrap();
     let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
     assert_eq!(fs.branches_dir(true), Err(Errno::OPNOTSUPP));
-    assert_eq!(fs.commit_branch("a", "@a"), Err(Errno::OPNOTSUPP));
+    assert_eq!(fs.commit_branch("a", Some("@a")), Err(Errno::OPNOTSUPP));
     assert_eq!(fs.clone_from_snapshot("a", ROOT, ROOT), Err(Errno::OPNOTSUPP));
     let source = TreeSource::Dir(ROOT);
     assert_eq!(fs.copy_tree(&source, (ROOT, b"a")).unwrap_err(), Errno::OPNOTSUPP);

@@ -77,7 +77,7 @@ impl Branches<'_> {
         for _ in 0..ATTEMPTS {
             // A commit gives it back.
             let _unused = self.hold_unused(name)?;
-            match self.fs.commit_branch(name, &state_of_pool) {
+            match self.fs.commit_branch(name, Some(&state_of_pool)) {
                 Ok(()) => return self.remove(name).map(|()| true),
                 Err(Errno::AGAIN) => {}
                 Err(errno) => return end(Err(errno.into())),

@@ -6,6 +6,8 @@
 //!   base. It is removed by ordinary calls, below a name that no mount knows
 //!   (`@NAME`, branches-W3).
 //! - branching-B3: a branch that is used is neither committed nor removed.
+//! - branching-B4: a rollback makes an unfinished branch of a snapshot and commits it, whatever the
+//!   tree of the pool is. A killed one leaves that branch (branching-B1).
 
 mod changes;
 mod merge;
@@ -115,6 +117,28 @@ impl<'a> Branches<'a> {
         };
         make().map_err(|errno| {
             let _ = self.remove(name);
+            errno.into()
+        })
+    }
+
+    /// Makes the tree of the pool the one of a snapshot, in one step, while programs use the pool
+    /// (branching-B4). Snapshots and branches stay. Files that are open lose their names.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such snapshot, `ENOSPC`.
+    pub fn roll_back(&self, snapshot: &str) -> Result<(), Error> {
+        let branches = self.list()?;
+        let is_free = |name: &String| !branches.iter().any(|branch| branch.name == *name);
+        let mut names = (0..=branches.len()).map(|n| format!("rollback-{n}"));
+        let name = names.find(is_free).ok_or(Errno::EXIST)?;
+        let unfinished = base_of_branch(&name);
+        let to = (self.dir, unfinished.as_bytes());
+        let done = self
+            .fs
+            .copy_tree(&TreeSource::Snapshot(snapshot), to)
+            .and_then(|_| self.fs.commit_branch(&unfinished, None));
+        done.map_err(|errno| {
+            let _ = self.remove(&name);
             errno.into()
         })
     }

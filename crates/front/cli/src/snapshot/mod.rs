@@ -2,7 +2,8 @@
 //!
 //! `create` and `delete` join the processes that use the pool, as a program under `keepstone run`
 //! does. So they need no server, and may be used by all users who may write to the pool. `list`
-//! only reads the pool, mounted or not. `rollback` needs the pool for itself.
+//! only reads the pool, mounted or not. `rollback` does the first if programs use the pool; otherwise
+//! it opens the pool alone, and inodes keep their numbers.
 
 mod diff;
 mod keep;
@@ -16,6 +17,7 @@ use std::time::{Duration, SystemTime};
 use ::pool::{Engine, Snapshot, Snapshots};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::{Args, Subcommand};
+use engines::branching::Branches;
 use pmem::{Access, OpenOptions, Region};
 use serde::Serialize;
 use vfs::Errno;
@@ -59,14 +61,14 @@ Example: keepstone snapshot diff /mnt monday tuesday
 `+` marks added paths, `-` removed ones, and `M` files and directories that have changed. A renamed
 file is removed and added.")]
     Diff(diff::DiffArgs),
-    /// Make the state of a pool the one of a snapshot, while no process uses the pool.
+    /// Make the state of a pool the one of a snapshot, also while programs use the pool.
     #[command(after_help = "\
-Example: keepstone umount /mnt
-         keepstone snapshot create /dev/shm/pool before-rollback
+Example: keepstone snapshot create /dev/shm/pool before-rollback
          keepstone snapshot rollback /dev/shm/pool monday
 
-All changes since the snapshot are lost, unless another snapshot has them. All snapshots stay. A power
-failure meanwhile leaves one of both states.")]
+All changes since the snapshot are lost, unless another snapshot has them. All snapshots and branches
+stay. A power failure meanwhile leaves one of both states. Files that programs have open keep their content, and have no
+name any more; so end databases before.")]
     Rollback(NamedArgs),
 }
 
@@ -236,19 +238,34 @@ fn delete(args: &DeleteArgs, json: bool) -> Result<()> {
 fn roll_back(args: &NamedArgs, json: bool) -> Result<()> {
     let path = pool::absolute(&args.pool)?;
     check_layout(&path)?;
-    // The lock taken here proves that no process uses the pool.
-    let region = pool::open(&path, &OpenOptions::default(), Access::ReadWrite)
-        .context("a pool can be rolled back only while no process uses it")?;
-    roll_back_to(&path, region, &args.name)?;
+    // The lock proves that no process uses the pool. Branches are in the inodes of the pool, which
+    // change as a whole then.
+    let has_branches = !engines::branches(&pool::open_to_look(&path)?)?.is_empty();
+    let alone = match OpenOptions::default().open(&path, Access::ReadWrite) {
+        Ok(region) => Some(region).filter(|_| !has_branches),
+        Err(pmem::Error::InUse(_)) => None,
+        Err(err) => return Err(err.into()),
+    };
+    match alone {
+        Some(region) => roll_back_to(&path, region, &args.name)?,
+        None => attached(&path, |fs| {
+            let done = Branches::open(fs, true).and_then(|branches| branches.roll_back(&args.name));
+            done.map_err(|err| explain_error(err, &path, &args.name))
+        })?,
+    }
     report(&path, std::slice::from_ref(&args.name), "is the state of the pool", json)
 }
 
 /// Makes the state of a pool, which no other process uses, the one of a snapshot.
 pub fn roll_back_to(path: &Path, region: Region, name: &str) -> Result<()> {
-    engines::roll_back(&region, name).map_err(|err| match err {
+    engines::roll_back(&region, name).map_err(|err| explain_error(err, path, name))
+}
+
+fn explain_error(err: ::pool::Error, path: &Path, name: &str) -> anyhow::Error {
+    match err {
         ::pool::Error::Errno(errno) => explain(errno, path, name),
         err => anyhow::Error::new(err).context(path.display().to_string()),
-    })
+    }
 }
 
 /// Reports what was done with snapshots of a pool.

@@ -3,6 +3,7 @@
 //! Needs root and `/dev/fuse`.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -55,8 +56,6 @@ fn layouts_have_snapshots_or_say_why_not(layout: &str) {
     assert!(refused.contains("has a snapshot a already"), "{refused}");
     let refused = s.fails(["snapshot", "delete", pool, "b"], 1);
     assert!(refused.contains("has no snapshot b"), "{refused}");
-    let refused = s.fails(["snapshot", "rollback", pool, "a"], 1);
-    assert!(refused.contains("only while no process uses it"), "{refused}");
     let refused = s.fails(["mount", &part_of(&s, "b"), s.outside("").to_str().unwrap()], 1);
     assert!(refused.contains("no snapshot `b`"), "{refused}");
     s.umount();
@@ -298,4 +297,54 @@ fn old_snapshots_are_deleted_by_a_rule() {
         s.fails(["snapshot", "prune", pool, "--keep", wrong], 2);
     }
     s.fails(["snapshot", "prune", pool], 2);
+}
+
+/// A pool goes back to a snapshot beside a plain program and a served one, which go on: also if a
+/// branch exists, and if the command was killed before.
+#[test]
+fn a_pool_in_use_goes_back() {
+    let s = Sandbox::mounted(&["-o", "direct"]);
+    let dir = s.dir_str();
+    fs::create_dir(s.path("dir")).unwrap();
+    fs::write(s.path("dir/file"), "of monday").unwrap();
+    fs::write(s.path("removed"), "of monday").unwrap();
+    fs::set_permissions(s.path("dir"), PermissionsExt::from_mode(0o750)).unwrap();
+    s.ok(["snapshot", "create", dir, "monday"]);
+    s.ok(["branch", "create", dir, "b"]);
+    // It says when it has the file open, and then reads again and again what the name leads to.
+    let (begun, stop) = (s.outside("begun"), s.outside("stop"));
+    let script = format!(
+        "exec 3< dir/file; touch {}; until [ -e {} ]; do cat dir/file > /dev/null; : >> dir/log; done
+        [ \"$(cat <&3)\" = 'of tuesday' ]; cat dir/file",
+        begun.display(),
+        stop.display()
+    );
+    for round in 0..2 {
+        fs::write(s.path("dir/file"), "of tuesday").unwrap();
+        fs::write(s.path("dir/new"), "of tuesday").unwrap();
+        let _ = fs::remove_file(s.path("removed"));
+        let open = fs::File::open(s.path("dir/file")).unwrap();
+        let served = s.served_script(&[], &script).stdout(Stdio::piped()).spawn().unwrap();
+        wait_until("the program has its file open", || begun.exists());
+        s.ok(["snapshot", "rollback", dir, "monday"]);
+        assert_eq!(fs::read(s.path("dir/file")).unwrap(), b"of monday");
+        assert_eq!(fs::read(s.path("removed")).unwrap(), b"of monday");
+        assert!(!s.path("dir/new").exists());
+        assert_eq!(s.path("dir").metadata().unwrap().mode() & 0o7777, 0o750);
+        assert_eq!(std::io::read_to_string(&open).unwrap(), "of tuesday");
+        assert_eq!(open.metadata().unwrap().nlink(), 0);
+        fs::write(&stop, "").unwrap();
+        let ended = served.wait_with_output().unwrap();
+        assert!(ended.status.success() && ended.stdout == b"of monday", "{round}: {ended:?}");
+        for file in [&begun, &stop] {
+            fs::remove_file(file).unwrap();
+        }
+    }
+    assert!(s.fails(["snapshot", "rollback", dir, "none"], 1).contains("has no snapshot none"));
+    let listed: Value = serde_json::from_str(&s.ok(["branch", "list", dir, "--json"])).unwrap();
+    assert_eq!(listed["branches"][0]["name"], "b");
+    assert!(MountedPart::by_source(&s, "b").bytes("dir/file") == b"of monday");
+    s.ok(["branch", "discard", dir, "b"]);
+    s.umount();
+    s.ok(["check", s.pool_str()]);
 }

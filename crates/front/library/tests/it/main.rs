@@ -143,6 +143,20 @@ fn branches_and_snapshots_are_made_committed_and_removed() {
     pool.create_snapshot("s").unwrap();
     assert_eq!(errno(pool.create_branch("s")), Some(libc::EEXIST));
     assert_eq!(pool.snapshots().unwrap()[0].name(), "s");
+    let mut open = OpenOptions::new().read(true).open(&pool, "b").unwrap();
+    pool.write("b", "after the snapshot").unwrap();
+    pool.write("d", "after the snapshot").unwrap();
+    pool.create_branch("u").unwrap();
+    pool.roll_back("s").unwrap();
+    assert_eq!(pool.read_to_string("b").unwrap(), "by the pool");
+    assert_eq!(errno(pool.read_to_string("d")), Some(libc::ENOENT));
+    let mut text = [0; 18];
+    open.read_exact(&mut text).unwrap();
+    assert_eq!(&text, b"after the snapshot", "a file that is open keeps its content");
+    assert_eq!(errno(pool.roll_back("none")), Some(libc::ENOENT));
+    assert_eq!(errno(pool.roll_back("a@b")), Some(libc::EINVAL));
+    assert_eq!(pool.branches().unwrap().len(), 1);
+    pool.discard_branch("u").unwrap();
     pool.delete_snapshot("s").unwrap();
     for name in ["", "a@b", "."] {
         assert_eq!(errno(pool.create_snapshot(name)), Some(libc::EINVAL));

@@ -202,6 +202,10 @@ export_versioned! {
         call_c(|| (*pool).delete_snapshot(tree_name(name)?))
     }
 
+    fn ks_snapshot_rollback (pool: PoolHandle, name: *const c_char) -> c_int {
+        call_c(|| (*pool).roll_back(tree_name(name)?))
+    }
+
     fn ks_snapshot_list (pool: PoolHandle, list: *mut c_char, size: size_t) -> ssize_t {
         call_c(|| Ok(copy_names(&(*pool).snapshots()?, list, size)?))
     }

@@ -71,6 +71,12 @@ int main(int argc, char **argv)
 	FAILS(ks_snapshot_create(pool, "@monday"), EINVAL);
 	CHECK(ks_snapshot_list(pool, list, sizeof list) == 7 && strcmp(list, "monday") == 0);
 	FAILS(ks_snapshot_delete(pool, "none"), ENOENT);
+	put(pool, "/file", "later");
+	put(pool, "/later", "later");
+	FAILS(ks_snapshot_rollback(pool, "none"), ENOENT);
+	FAILS(ks_snapshot_rollback(pool, "a/b"), EINVAL);
+	CHECK(ks_snapshot_rollback(pool, "monday") == 0);
+	CHECK(has(pool, "/file", "changed") && !ks_open(pool, "/later", O_RDONLY, 0) && errno == ENOENT);
 	CHECK(ks_snapshot_delete(pool, "monday") == 0 && ks_snapshot_list(pool, list, sizeof list) == 0);
 	CHECK(ks_close_pool(pool) == 0);
 	puts("trees");

@@ -1,5 +1,5 @@
-//! Commands on trees of a BPFS pool: crashes while a branch is made, committed or discarded, and
-//! while a directory is cloned, in each mode of durability.
+//! Commands on trees of a BPFS pool: crashes while a branch is made, committed or discarded, while a
+//! directory is cloned, and while a pool in use goes back to a snapshot, in each mode of durability.
 //!
 //! A command consists of many operations, each of which other workloads explore. Here the pool and
 //! its branches are judged as a whole: after a crash, the tree of the pool is the old one or the
@@ -26,6 +26,9 @@ use vfs::{Errno, FileSystem, Ino, ROOT, RenameFlags, Timestamp, clone_tree, remo
 
 /// The name of the branch.
 const NAME: &str = "b";
+
+/// The name of the snapshot.
+const SNAPSHOT: &str = "s";
 
 /// The medium of a recorded command.
 type Recorded = Recorder<CrashImage>;
@@ -144,38 +147,48 @@ fn state(image: &CrashImage) -> Result<Found, String> {
     Ok((found, branch))
 }
 
-/// A command, from the pool with or without the branch.
+/// What the pool has before a command, besides its tree.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    /// The branch, which has changed.
+    Branch,
+    /// The snapshot, since which the pool has changed.
+    Snapshot,
+}
+
+/// A command.
 struct BranchCommand {
     name: &'static str,
-    has_branch: bool,
+    before: Before,
     run: fn(&Pool<'_, Recorded>, &Recorded) -> Result<(), String>,
     /// Returns what the pool is afterwards, from its own digest and that of the branch; and from
     /// its bytes.
     done: fn(String, String, &[u8]) -> Result<Found, String>,
 }
 
-const COMMANDS: [BranchCommand; 4] = [
+const COMMANDS: [BranchCommand; 5] = [
     BranchCommand {
         name: "create a branch",
-        has_branch: false,
+        before: Before::Nothing,
         run: |pool, _| create(pool).map_err(text),
         done: |pool, _, _| Ok((pool.clone(), Some(pool))),
     },
     BranchCommand {
         name: "commit a branch",
-        has_branch: true,
-        run: |pool, _| pool.commit_branch(NAME, &base_of_branch(NAME)).map_err(text),
+        before: Before::Branch,
+        run: |pool, _| pool.commit_branch(NAME, Some(&base_of_branch(NAME))).map_err(text),
         done: |_, branch, _| Ok((branch, None)),
     },
     BranchCommand {
         name: "discard a branch",
-        has_branch: true,
+        before: Before::Branch,
         run: discard,
         done: |pool, _, _| Ok((pool, None)),
     },
     BranchCommand {
         name: "clone a directory",
-        has_branch: false,
+        before: Before::Nothing,
         run: |pool, _| {
             let to = (ROOT, &b"copy"[..]);
             pool.copy_tree(&TreeSource::Dir(wide(pool)?), to).map(drop).map_err(text)
@@ -189,7 +202,30 @@ const COMMANDS: [BranchCommand; 4] = [
             Ok((digest(&pool)?, None))
         },
     },
+    BranchCommand {
+        name: "roll back",
+        before: Before::Snapshot,
+        run: |pool, _| roll_back(pool).map_err(text),
+        done: |_, _, bytes| {
+            let image = CrashImage::of(bytes.to_vec());
+            let options = MountOptions {
+                read_only: true,
+                snapshot: Some(SNAPSHOT.to_owned()),
+                ..mounted::mount_options()
+            };
+            let snapshot = bpfs::Bpfs::mount(Sited(&image), &options).map_err(text)?;
+            Ok((digest(&snapshot)?, None))
+        },
+    },
 ];
+
+/// Goes back to the snapshot, as `keepstone snapshot rollback` does in a pool that is used.
+fn roll_back<M: Medium>(pool: &Pool<'_, M>) -> vfs::Result<()> {
+    let dir = pool.branches_dir(true)?.ok_or(Errno::NOENT)?;
+    let unfinished = base_of_branch(NAME);
+    pool.copy_tree(&TreeSource::Snapshot(SNAPSHOT), (dir, unfinished.as_bytes()))?;
+    pool.commit_branch(&unfinished, None)
+}
 
 /// Returns the directory that is cloned.
 fn wide(fs: &dyn FileSystem) -> Result<Ino, String> {
@@ -206,18 +242,23 @@ fn ops_of_pool() -> String {
 }
 
 /// Returns the pool before a command.
-fn pool_before(has_branch: bool) -> Result<Vec<u8>, String> {
+fn pool_before(before: Before) -> Result<Vec<u8>, String> {
     let ops = parse(&ops_of_pool()).map_err(text)?;
     let base = Base::build(&Bpfs, "branches", POOL_BYTES, ops)?;
-    if !has_branch {
-        return Ok(base.bytes);
-    }
     let image = CrashImage::of(base.bytes);
     let pool = mount(&image, DurabilityMode::default())?;
-    create(&pool).map_err(text)?;
-    let branch = bpfs::Branch::<Sited<&CrashImage>>::open(pool, NAME).map_err(text)?;
-    run(&branch, CHANGES)?;
-    drop(branch);
+    match before {
+        Before::Nothing => drop(pool),
+        Before::Branch => {
+            create(&pool).map_err(text)?;
+            let branch = bpfs::Branch::<Sited<&CrashImage>>::open(pool, NAME).map_err(text)?;
+            run(&branch, CHANGES)?;
+        }
+        Before::Snapshot => {
+            pool.create_snapshot(SNAPSHOT).map_err(text)?;
+            run(&pool, CHANGES)?;
+        }
+    }
     let mut bytes = vec![0; POOL_BYTES as usize];
     image.read(0, &mut bytes);
     Ok(bytes)
@@ -239,12 +280,12 @@ fn check_without_crashes() -> Result<(), String> {
         run(&pool, POOL)?;
         create(&pool).map_err(text)?;
         run(&pool, change)?;
-        match pool.commit_branch(NAME, &base_of_branch(NAME)) {
+        match pool.commit_branch(NAME, Some(&base_of_branch(NAME))) {
             Err(Errno::AGAIN) => {}
             other => return Err(format!("a commit after `{change}` ends with {other:?}")),
         }
     }
-    let image = CrashImage::of(pool_before(false)?);
+    let image = CrashImage::of(pool_before(Before::Nothing)?);
     let pool = mount(&image, DurabilityMode::default())?;
     let before = digest(&pool)?;
     create(&pool).map_err(text)?;
@@ -268,8 +309,8 @@ pub fn command_runs() -> Result<Vec<CommandRun<Found>>, String> {
     check_without_crashes()?;
     let mut runs = Vec::new();
     for mode in [DurabilityMode::Journal, DurabilityMode::Ordered] {
-        for BranchCommand { name, has_branch, run, done } in COMMANDS {
-            let bytes = pool_before(has_branch)?;
+        for BranchCommand { name, before, run, done } in COMMANDS {
+            let bytes = pool_before(before)?;
             let before = state(&CrashImage::of(bytes.clone()))?;
             let trace = keeping::record(&bytes, |medium| {
                 let pool = mount(medium, mode)?;
