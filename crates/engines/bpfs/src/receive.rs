@@ -457,7 +457,7 @@ impl<M: Medium> Files<M> {
     fn begin_to_receive(&self, name: &str, head: &StreamHead) -> Result<()> {
         self.check_may_change(name)?;
         let inode_file = blocks_over(head.inodes / INODES_PER_BLOCK);
-        if inode_file > self.v.blocks.len() {
+        if inode_file > self.v.blocks.len() || head.inodes > self.v.inodes().len() as u64 {
             return Err(Errno::NOSPC);
         }
         let _lock = self.v.snapshots.hold(&self.v, 0)?;

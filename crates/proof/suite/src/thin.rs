@@ -426,6 +426,11 @@ pub fn pools_in_use_get_other_sizes<E: Engine>() {
     assert_eq!(E::info(&region).unwrap().size_bytes, 256 * MIB);
     let report = E::check(&region, &CheckOptions::default()).unwrap();
     assert!(report.clean(), "{:?}", report.problems);
+    let word = region.load_u64(namespace::POOL_SIZE.get());
+    for wrong in [0, word ^ 16, word ^ 1 << 40, word | u64::from(u32::MAX)] {
+        region.store_u64(namespace::POOL_SIZE.get(), wrong);
+        assert!(matches!(E::info(&region), Err(pool::Error::Unusable(_))), "{wrong:#x}");
+    }
 }
 
 /// A pool in which space lies scattered becomes smaller only while no process uses it. A copy that

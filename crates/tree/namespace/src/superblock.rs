@@ -99,8 +99,13 @@ mod flags {
     pub const THIN: u64 = 1;
     /// The pool is thin, and the word at [`super::POOL_SIZE`] is its size.
     pub const RESIZABLE: u64 = 2;
+    /// The place of the bits, of a resizable pool, by which its number of blocks is shifted to the
+    /// right for the number that it was made for.
+    pub const ROOM_SHIFT: u32 = 8;
+    /// The most that these bits can be.
+    pub const ROOM_MAX: u64 = 15;
     /// All bits that this program knows.
-    pub const ALL: u64 = THIN | RESIZABLE;
+    pub const ALL: u64 = THIN | RESIZABLE | ROOM_MAX << ROOM_SHIFT;
 }
 
 /// The format of an engine's superblocks.
@@ -217,8 +222,8 @@ impl Superblock {
     /// Returns the length of the pool.
     pub fn length(&self) -> PoolLength {
         let blocks = self.blocks.get();
-        let expected = if self.is_resizable() { blocks / pool::ROOM } else { blocks };
-        PoolLength { blocks, expected }
+        let room = self.flags.get() >> flags::ROOM_SHIFT & flags::ROOM_MAX;
+        PoolLength { blocks, expected: blocks >> room }
     }
 
     /// Returns whether the pool can get another size while it is used.
@@ -371,6 +376,12 @@ impl Format {
                 medium.len()
             ));
         }
+        let room = sb.flags.get() >> flags::ROOM_SHIFT & flags::ROOM_MAX;
+        let is_room_sound =
+            if sb.is_resizable() { blocks >> room >= least / BLOCK } else { room == 0 };
+        if !is_room_sound {
+            return unusable("its length does not suit its size");
+        }
         let size = sb.size.get() & LOW_HALF;
         let is_size_sound = match sb.is_resizable() {
             true => sb.size.get() == sb.size_word(size) && (least / BLOCK..=blocks).contains(&size),
@@ -510,7 +521,8 @@ impl Format {
         sb.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
         let mut flags = if options.is_thin { flags::THIN } else { 0 };
         if let Some(size) = size {
-            flags |= flags::RESIZABLE;
+            let room = u64::from((blocks / size).ilog2()).min(flags::ROOM_MAX);
+            flags |= flags::RESIZABLE | room << flags::ROOM_SHIFT;
             sb.size.set(sb.size_word(size));
         }
         sb.flags.set(flags);

@@ -269,7 +269,8 @@ pub struct Plan {
 pub struct PoolLength {
     /// The blocks of its region.
     pub blocks: u64,
-    /// The blocks that it most likely has space for. Tables that can overflow suit this number.
+    /// The blocks that it was made for. Tables for names and inodes suit this number: so they take
+    /// no more addresses because the pool may become larger.
     pub expected: u64,
 }
 
@@ -293,16 +294,17 @@ const HUGE_PAGES_MAX: u64 = 256 << 20;
 
 impl Plan {
     /// Plans the tables of a pool, for one process or several. A block has room for
-    /// `inodes_per_block` inodes; directories have at most as many blocks as the pool.
+    /// `inodes_per_block` inodes. There are at most as many inodes, names and blocks of directories
+    /// as fit into the expected blocks.
     pub fn new(is_shared: bool, length: PoolLength, inodes_per_block: u64) -> Self {
         let PoolLength { blocks, expected } = length;
         let sizes = Sizes {
-            inodes: (blocks * inodes_per_block).min(1 << 31),
+            inodes: (expected * inodes_per_block).min(1 << 31),
             blocks,
             // One line for each 32 KiB, which suffices for every second name of a pool that is full
             // of directories.
             buckets: (expected as usize / 8).clamp(1 << 7, 1 << 28),
-            names: (blocks as usize * 64).min((1 << 31) - 2),
+            names: (expected as usize * 64).min((1 << 31) - 2),
         };
         let mut common = crate::derived::Plan::new(is_shared, sizes);
         let l = &mut common.layout;
@@ -312,8 +314,8 @@ impl Plan {
             slots: l.table(8),
             inode_file: l.table(1),
             provisioning: l.table(1),
-            dir_blocks: Slab::plan(l, blocks as usize),
-            dir_states: Slab::plan(l, blocks as usize),
+            dir_blocks: Slab::plan(l, expected as usize),
+            dir_states: Slab::plan(l, expected as usize),
             expected,
             common,
         }

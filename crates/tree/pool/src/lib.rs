@@ -22,7 +22,7 @@ pub use engine::{Alone, Engine, Processes, ReadBuf};
 pub use error::{Error, Problem};
 pub use options::{
     CheckOptions, Consistency, DurabilityMode, FormatOptions, LABEL_MAX, MountOptions, PastCache,
-    ROOM, WritePolicy, length_for, scan_threads,
+    WritePolicy, length_for, scan_threads,
 };
 pub use os::faults::Otherwise;
 pub use prealloc::Prealloc;

@@ -9,11 +9,10 @@ use vfs::Timestamp;
 pub const LABEL_MAX: usize = 64;
 
 /// The length of a new resizable pool is this many times its size ([`length_for`]).
-pub const ROOM: u64 = 4;
+const ROOM: u64 = 4;
 
-/// The longest region that a pool gets only for room. The state that processes share has 32 times
-/// as many addresses.
-const LENGTH_MAX: u64 = 256 << 30;
+/// The longest region that a pool gets only for room: all processes that use it map it.
+const LENGTH_MAX: u64 = 1 << 40;
 
 /// Returns the length in bytes of the region for a new pool of this size, so that it can be made
 /// larger while programs use it.
