@@ -31,7 +31,7 @@ impl PreviousAction {
     }
 
     /// Installs a handler, the first time (faults-F2). It makes only calls that a handler may make.
-    /// It runs on the alternative stack of the thread, if there is one.
+    /// It runs on the alternative stack of a thread that has such a stack.
     ///
     /// # Errors
     /// Those of `sigaction`.
@@ -85,7 +85,7 @@ impl PreviousAction {
     }
 }
 
-/// What a SIGBUS does that is not repaired.
+/// The effect of a SIGBUS that is not repaired.
 #[derive(Clone, Copy, Debug)]
 pub enum Otherwise {
     /// It goes to the handler that the program had before.

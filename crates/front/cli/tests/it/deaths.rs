@@ -105,7 +105,7 @@ fn has_written(s: &Sandbox) -> bool {
     ["through", "direct"].iter().all(|of| s.path(of).join("whole").exists())
 }
 
-/// What a command has done, as far as others can see.
+/// The visible work of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     NotBegun,
@@ -516,7 +516,7 @@ fn send_and_receive() {
         .seen(|| snapshot_seen(&s, "copy"))
         .undo(delete)
         .kill_everywhere(&s, Some(&mut writers));
-    // What has come stays, and the sender leaves it out when it is told so.
+    // The receiver keeps the part that has come. Given its token, the sender leaves that out.
     let resumed = || {
         let seen = snapshot_seen(&s, "copy");
         if seen == Seen::Begun {
