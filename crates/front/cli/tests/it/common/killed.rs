@@ -44,6 +44,7 @@ pub fn run(
         command.pre_exec(|| ptrace(libc::PTRACE_TRACEME, 0, 0, 0).map(drop));
     }
     // The traced processes are children of this thread alone, so it does not wait for others.
+    #[expect(clippy::zombie_processes, reason = "the tracer waits for all of its children")]
     let tracing = std::thread::spawn(move || {
         let child = command.spawn().unwrap();
         Tracer {
