@@ -258,6 +258,8 @@ campaign: ## millions of generated calls against the model and the kernel, kills
 	KEEPSTONE_OPS=1000000 $(CARGO) test --release --package preload --test it direct
 	KEEPSTONE_TIMES=20 $(CARGO) test --release --package pmcache --test it crash
 	KEEPSTONE_KILLS=5000 $(CARGO) test --release --package bpfs --package scmfs --test it processes
+	$(CARGO) build --release --package keepstone --lib --bin keepstone --package preload
+	KEEPSTONE_KILLS=200 $(CARGO) test --release --package keepstone --test it deaths
 	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --package scmfs --test it hostile
 
 # Guided by coverage, under AddressSanitizer, with a nightly toolchain; else mutations of valid

@@ -31,7 +31,7 @@ impl PreviousAction {
     }
 
     /// Installs a handler, the first time (faults-F2). It makes only calls that a handler may make.
-    /// It runs on the alternative stack of the thread, if there is one.
+    /// It runs on the alternative stack of a thread that has such a stack.
     ///
     /// # Errors
     /// Those of `sigaction`.
@@ -85,7 +85,11 @@ impl PreviousAction {
     }
 }
 
-/// What a SIGBUS does that is not repaired.
+/// A function that gets the address of a fault, and returns whether the instruction can be executed
+/// again. It makes system calls only.
+pub type Repair = fn(usize) -> bool;
+
+/// The effect of a SIGBUS that is not repaired.
 #[derive(Clone, Copy, Debug)]
 pub enum Otherwise {
     /// It goes to the handler that the program had before.
@@ -97,16 +101,15 @@ pub enum Otherwise {
 /// The action of the program for SIGBUS.
 static BEFORE: PreviousAction = PreviousAction::new();
 /// The arguments of the first [`handle_sigbus`].
-static REPAIR: OnceLock<(fn(usize) -> bool, Otherwise)> = OnceLock::new();
+static REPAIR: OnceLock<(Repair, Otherwise)> = OnceLock::new();
 
 /// Handles SIGBUS: the kernel has no page for a mapped address.
 ///
-/// `repair` gets the address, and returns whether the instruction can be executed again. It makes
-/// system calls only. The first call of the process decides (faults-F2).
+/// The first call of the process decides (faults-F2).
 ///
 /// # Errors
 /// Those of `sigaction`.
-pub fn handle_sigbus(repair: fn(usize) -> bool, otherwise: Otherwise) -> io::Result<()> {
+pub fn handle_sigbus(repair: Repair, otherwise: Otherwise) -> io::Result<()> {
     REPAIR.get_or_init(|| (repair, otherwise));
     BEFORE.replace(libc::SIGBUS, on_sigbus, 0)
 }

@@ -157,7 +157,7 @@ Example: keepstone top
 
 The first table shows totals since each server started, later tables show rates per second. OPS are
 requests to the server; programs under `keepstone run` make hardly any. P50 and P99 are percentiles
-of the time of a request to a mount, at most an eighth too large. ERRORS are totals since the server
+of the time of a request, at most an eighth too large. ERRORS are totals since the server
 started. For caches, STATE shows how much data is not written back, and how long the oldest of it
 has been waiting.
 `no answer`: the server is stopped, or waits for something itself.

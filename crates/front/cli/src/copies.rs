@@ -1,7 +1,7 @@
 //! Copies of whole pools, for saved pools and for `keepstone clone-pool`.
 //!
-//! A copy gets its name when it is complete and durable ([`NewFile`]). So no name ever leads to half
-//! a pool, and a process that is killed leaves nothing. Holes stay holes.
+//! A copy gets its name when it is complete and durable ([`NewFile`]). So no name ever leads to
+//! half a pool, and a process that is killed leaves nothing. Holes stay holes.
 
 use std::fs::File;
 use std::io;
@@ -86,9 +86,9 @@ impl NewFile {
     }
 }
 
-/// Names a file. No system call names a file in place of another one, so it has a temporary name in
-/// between if there is one. That name is always the same: if a process is killed there, the next
-/// one takes it.
+/// Names a file. No system call names a file in place of another one. So if another file has the
+/// name, this one has a temporary name in between. That is always the same: if a process is killed
+/// there, the next process takes the name.
 fn put_nameless(file: &File, to: &Path) -> io::Result<()> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
     let name = |to: &Path| rustix::fs::linkat(CWD, &*own, CWD, to, AtFlags::SYMLINK_FOLLOW);

@@ -143,6 +143,7 @@ impl Pool {
     /// [`PoolError::errno`] lists them.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, PoolError> {
         let path = path.as_ref();
+        // library-L2.
         pool::handle_faults(Otherwise::PassOn).map_err(|err| PoolError::new(path, err))?;
         let options =
             pmem::OpenOptions { lock: Some(Lock::Shared), ..pmem::OpenOptions::default() };

@@ -94,6 +94,7 @@ impl Pool {
     /// removed.
     pub fn open_branch(path: impl AsRef<Path>, name: &str) -> Result<Self, PoolError> {
         let path = path.as_ref();
+        // library-L2.
         pool::handle_faults(Otherwise::PassOn).map_err(|err| PoolError::new(path, err))?;
         let options =
             pmem::OpenOptions { lock: Some(Lock::Shared), ..pmem::OpenOptions::default() };

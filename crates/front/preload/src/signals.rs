@@ -6,8 +6,9 @@
 //! keeps the signal's description and blocks all signals in the interrupted code. When the thread
 //! comes out, it sends the signal to itself again ([`send_again`]).
 //!
-//! The library always handles SIGSEGV and SIGBUS, because [`crate::memory`] probes buffers. A program
-//! that only uses the C interface gets these two handlers with its first pool, and no others.
+//! The library always handles SIGSEGV and SIGBUS, because [`crate::memory`] probes buffers. A
+//! program that only uses the C interface gets these two handlers with its first pool, and no
+//! others.
 //! `sigaction` and the older functions return to the program the handler that it set itself.
 
 #![allow(unsafe_code)]
@@ -59,8 +60,8 @@ fn bit(signal: c_int) -> Mask {
 /// Whether the library handles SIGSEGV and SIGBUS.
 static HANDLES_FAULTS: AtomicBool = AtomicBool::new(false);
 
-/// Installs the library's handler of SIGSEGV and SIGBUS, once. It passes faults of the program on to
-/// the handlers that the program has then, or sets later.
+/// Installs the library's handler of SIGSEGV and SIGBUS, once. It passes faults of the program on
+/// to the handlers that the program has then, or sets later.
 pub fn start() {
     if HANDLES_FAULTS.swap(true, Ordering::AcqRel) {
         return;

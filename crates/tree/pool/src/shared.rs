@@ -43,8 +43,8 @@ pub fn is_mapped(address: usize) -> bool {
     arena::is_mapped(address) || pmem::is_mapped(address)
 }
 
-/// Installs a handler of SIGBUS that calls [`handle_fault`], once in a process. The kernel raises it
-/// if it has no page for a mapped address.
+/// Installs a handler of SIGBUS that calls [`handle_fault`], once in a process. The kernel raises
+/// it if it has no page for a mapped address.
 ///
 /// # Errors
 /// Those of the system.

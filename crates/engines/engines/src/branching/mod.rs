@@ -39,6 +39,8 @@ pub struct Branches<'a> {
     fs: &'a dyn Engine,
     /// The directory of branches.
     dir: Ino,
+    /// The unfinished branches that were removed.
+    removed: Vec<String>,
     /// Given back before the lock in this process.
     _part: HeldPart<'a>,
     _in_process: MutexGuard<'static, ()>,
@@ -82,9 +84,11 @@ impl<'a> Branches<'a> {
             }
         };
         let dir = fs.branches_dir(creates)?.ok_or(Errno::NOENT)?;
-        let opened = Self { fs, dir, _part: part, _in_process: in_process };
-        for branch in opened.list()?.iter().filter(|branch| !branch.is_finished) {
+        let removed = Vec::new();
+        let mut opened = Self { fs, dir, removed, _part: part, _in_process: in_process };
+        for branch in opened.list()?.into_iter().filter(|branch| !branch.is_finished) {
             opened.remove(&branch.name)?;
+            opened.removed.push(branch.name);
         }
         Ok(opened)
     }
@@ -143,11 +147,15 @@ impl<'a> Branches<'a> {
         })
     }
 
-    /// Removes a branch: all its space becomes free.
+    /// Removes a branch: all its space becomes free. One that a killed process was removing counts
+    /// as a branch still.
     ///
     /// # Errors
     /// `ENOENT` if there is no such branch, `EBUSY` if it is used.
     pub fn discard(&self, name: &str) -> Result<(), Error> {
+        if self.removed.iter().any(|removed| removed == name) && !self.has(name)? {
+            return Ok(());
+        }
         let _unused = self.hold_unused(name)?;
         let (from, base) = ((self.dir, name.as_bytes()), base_of_branch(name));
         self.fs.rename(from, (self.dir, base.as_bytes()), RenameFlags::NOREPLACE)?;

@@ -28,7 +28,7 @@ const REAP_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for programs to close their files when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// What a server prints when its memory is broken, or room for it is missing.
+/// The last words of a server whose memory is broken or has no room.
 const LAST_WORDS: &str = "SIGBUS: memory is broken, or /dev/shm is full; \
 the server ends. What was durable stays so: mount again, and run `keepstone doctor`\n";
 

@@ -74,7 +74,8 @@ static void all_calls(ks_pool *pool, void *bad)
 	FAILS(ks_fstat(file, bad), EFAULT);
 	/* No call has changed anything. */
 	CHECK(ks_lseek(file, 0, SEEK_CUR) == 0 && ks_read(file, &byte, 1) == 1 && byte == 'c');
-	CHECK(ks_read(file, bad, 0) == 0 && ks_close(file) == 0);
+	/* The kernel looks at the form of an address even for no bytes. */
+	CHECK(ks_read(file, bad, 0) == (bad == OUTSIDE ? -1 : 0) && ks_close(file) == 0);
 	CHECK(!ks_open(pool, bad, O_RDONLY, 0) && errno == EFAULT);
 	CHECK(!ks_opendir(pool, bad) && errno == EFAULT);
 	FAILS(ks_stat(pool, bad, bad), EFAULT);

@@ -169,9 +169,8 @@ fn clients_are_spread_counted_and_let_go() {
     assert!(shown.contains("\nlatency in us: p50, p99, p99.9\n  flush "), "{shown}");
     let metrics = ok(&["bdev", "stats", &served.path("socket"), "--prometheus"]);
     assert!(metrics.contains("\nkeepstone_bdev_restarts_total{server="), "{metrics}");
-    let of_writes = format!("request=\"write\"}} 6");
-    let counts = metrics.lines().filter(|line| line.contains("bdev_request_seconds_count{"));
-    assert!(counts.clone().any(|line| line.ends_with(&of_writes)), "{metrics}");
+    let mut counts = metrics.lines().filter(|line| line.contains("bdev_request_seconds_count{"));
+    assert!(counts.any(|line| line.ends_with("request=\"write\"} 6")), "{metrics}");
 
     // A stop answers pending requests and leaves nothing behind.
     ok(&["bdev", "stop", &served.path("socket")]);

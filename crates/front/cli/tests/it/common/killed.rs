@@ -1,6 +1,6 @@
-//! Runs a command and kills it at a chosen point: when it makes its n-th system call, or a number of
-//! instructions later. A debugger's calls (`ptrace(2)`) stop it there, so the point does not depend
-//! on time.
+//! Runs a command and kills it at a chosen point: when it makes its n-th system call, or a number
+//! of instructions later. A debugger's calls (`ptrace(2)`) stop it there, so the point does not
+//! depend on time.
 
 #![allow(unsafe_code)]
 
@@ -44,6 +44,7 @@ pub fn run(
         command.pre_exec(|| ptrace(libc::PTRACE_TRACEME, 0, 0, 0).map(drop));
     }
     // The traced processes are children of this thread alone, so it does not wait for others.
+    #[expect(clippy::zombie_processes, reason = "the tracer waits for all of its children")]
     let tracing = std::thread::spawn(move || {
         let child = command.spawn().unwrap();
         Tracer {
@@ -147,15 +148,15 @@ fn beginning(tid: pid_t) -> Option<SystemCall> {
     let len = size_of_val(&info);
     ptrace(libc::PTRACE_GET_SYSCALL_INFO, tid, len, (&raw mut info).addr()).ok()?;
     (info.op == libc::PTRACE_SYSCALL_INFO_ENTRY).then(|| {
-        // SAFETY: `op` says which part is there.
+        // SAFETY: `op` is the kind of the part that is there.
         let entry = unsafe { info.u.entry };
         (entry.nr as c_long, entry.args)
     })
 }
 
 fn ptrace(request: libc::c_uint, tid: pid_t, addr: usize, data: usize) -> io::Result<c_long> {
-    // SAFETY: requests of this file, whose memory is only written for `GET_SYSCALL_INFO`, to a place
-    // that its caller has.
+    // SAFETY: requests of this file. Only `GET_SYSCALL_INFO` writes memory, to a place that its
+    // caller has.
     let done = unsafe { libc::ptrace(request, tid, addr, data) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
 }
