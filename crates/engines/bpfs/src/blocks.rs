@@ -88,6 +88,7 @@ impl Volatile {
             freed: SmallVec::new(),
             kept: 0,
             shared: Vec::new(),
+            with_shared_children: Vec::new(),
             dropped: Vec::new(),
             gained: 0,
         };
@@ -170,6 +171,9 @@ pub struct Txn<'a> {
     /// The tops of subtrees of which the operation counted a parent more ([`crate::parents`]), with
     /// their heights.
     pub(crate) shared: Vec<(BlockNo, u8)>,
+    /// The blocks of pointers of which the operation counted a parent more of each child, with
+    /// their heights.
+    pub(crate) with_shared_children: Vec<(BlockNo, u8)>,
     /// The tops of subtrees that have a parent less if the operation succeeds.
     pub(crate) dropped: Vec<(BlockNo, u8)>,
     /// The number of blocks that the inode got and did not take, less those of dropped subtrees.

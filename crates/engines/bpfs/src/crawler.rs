@@ -454,11 +454,11 @@ impl<M: Medium> Trees<M> {
             txn.free(old);
             return Ok(());
         }
-        for pointer in pointers {
-            if let Some(child) = self.check_block(*pointer)? {
-                txn.share(child, node.height - 1)?;
-            }
+        let mut children = [None; FANOUT as usize];
+        for (child, pointer) in children.iter_mut().zip(pointers) {
+            *child = self.check_block(*pointer)?;
         }
+        txn.share_children((old, node.height), &children)?;
         txn.drop_tree(old, node.height, 1);
         Ok(())
     }

@@ -12,6 +12,11 @@
 //!   pointers, it is then no parent any more of the blocks that it leads to.
 //! - parents-P5: a shared block of pointers has none that lies beyond the end of any of its files.
 //!   So what a crash leaves (crawler-T3) is cleared in one file only.
+//! - parents-P6: the parents of a block beyond one are its own count, which may be negative, plus
+//!   the count of its line of [`IN_LINE`] blocks. So a copied block of pointers adds one to each
+//!   line of blocks that it leads to. Only a thread with a pointer to each block of a line adds to
+//!   the line, and nothing is subtracted there. A thread reads the block's own count first: so the
+//!   sum is at least the number at that moment, and 0 only if there is one parent.
 //!
 //! A pool without shared blocks pays for one load ([`Volatile::shares`]).
 //!
@@ -32,18 +37,41 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 use vfs::{Errno, Result};
 
+/// Blocks whose words lie in one line.
+const IN_LINE: u64 = 15;
+
+/// The words of [`IN_LINE`] blocks, then the count of the line (parents-P6).
+type ParentsLine = [AtomicU32; IN_LINE as usize + 1];
+
 /// The parents of shared blocks.
 #[derive(Clone, Copy)]
 pub struct Parents {
-    /// For each block: the parents beyond one, and for the scan its [`BlockUse`].
-    words: Span<AtomicU32>,
+    /// For each block: its own count of parents beyond one, and for the scan its [`BlockUse`].
+    lines: Span<ParentsLine>,
     /// Not 0 if blocks may be shared.
     in_use: Span<AtomicU64>,
 }
 
-/// The bits of a word that count parents beyond one. The others are its [`BlockUse`].
+/// The bits of a word that count parents beyond one, a signed number. The others are its
+/// [`BlockUse`].
 const COUNT: u32 = (1 << USE_SHIFT) - 1;
 const USE_SHIFT: u32 = 28;
+
+/// The most that a block counts by itself.
+const OWN_MAX: i32 = (COUNT >> 1) as i32;
+
+/// The most that a line counts: each of its blocks can subtract as much.
+const LINE_MAX: u32 = COUNT >> 2;
+
+/// Returns the block's own count in a word.
+fn own_count(word: u32) -> i32 {
+    (word << (u32::BITS - USE_SHIFT)) as i32 >> (u32::BITS - USE_SHIFT)
+}
+
+/// Returns the word with another count.
+fn with_count(word: u32, count: i32) -> u32 {
+    word & !COUNT | count as u32 & COUNT
+}
 
 /// The use of a block, as the scan of a pool with shared blocks has found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +106,7 @@ pub enum Claim {
 impl Parents {
     /// Plans the table. Memory is taken only for parts of the pool with shared blocks.
     pub fn plan(l: &mut Layout, blocks: u64) -> Self {
-        Self { words: l.table(blocks as usize), in_use: l.table(8) }
+        Self { lines: l.table(blocks.div_ceil(IN_LINE) as usize), in_use: l.table(8) }
     }
 }
 
@@ -95,33 +123,68 @@ impl Volatile {
         self.arena.table(self.parents.in_use)[0].store(1, SeqCst);
     }
 
-    fn parents_of(&self, block: BlockNo) -> &AtomicU32 {
-        &self.arena.table(self.parents.words)[block.get() as usize]
+    /// Returns the word of a block, and the count of its line.
+    #[inline]
+    fn parents_of(&self, block: BlockNo) -> (&AtomicU32, &AtomicU32) {
+        let line = &self.arena.table(self.parents.lines)[(block.get() / IN_LINE) as usize];
+        (&line[(block.get() % IN_LINE) as usize], &line[IN_LINE as usize])
+    }
+
+    /// Returns the number of parents beyond one (parents-P6).
+    #[inline]
+    fn parents_beyond_one(&self, block: BlockNo) -> u32 {
+        let (word, line) = self.parents_of(block);
+        sum(word.load(Acquire), line)
     }
 
     /// Returns whether a block has more than one parent.
     #[inline]
     pub fn is_shared(&self, block: BlockNo) -> bool {
-        self.shares() && self.parents_of(block).load(Acquire) & COUNT != 0
+        self.shares() && self.parents_beyond_one(block) != 0
     }
 
     /// Counts a parent more. `ENOSPC` if there are too many to count.
     pub fn add_parent(&self, block: BlockNo) -> Result<()> {
-        let more = |word: u32| (word & COUNT < COUNT).then_some(word + 1);
-        self.parents_of(block).fetch_update(AcqRel, Acquire, more).map_err(|_| Errno::NOSPC)?;
+        let more = |word| {
+            let count = own_count(word);
+            (count < OWN_MAX).then(|| with_count(word, count + 1))
+        };
+        let (word, _) = self.parents_of(block);
+        word.fetch_update(AcqRel, Acquire, more).map_err(|_| Errno::NOSPC)?;
         Ok(())
+    }
+
+    /// Counts a parent more of the first of these children, or of all in its line if they are the
+    /// next ones. Returns the number of children that it has dealt with.
+    fn add_parents(&self, children: &[Option<BlockNo>]) -> Result<usize> {
+        let Some(Some(first)) = children.first().copied() else { return Ok(1) };
+        let whole = children.get(..IN_LINE as usize).filter(|line| {
+            let are_next = |(child, number): (&Option<BlockNo>, u64)| {
+                child.is_some_and(|child| child.get() == number)
+            };
+            first.get().is_multiple_of(IN_LINE) && line.iter().zip(first.get()..).all(are_next)
+        });
+        if let Some(whole) = whole {
+            let (_, line) = self.parents_of(first);
+            let more = |count: u32| (count < LINE_MAX).then(|| count + 1);
+            if line.fetch_update(AcqRel, Acquire, more).is_ok() {
+                return Ok(whole.len());
+            }
+        }
+        self.add_parent(first).map(|()| 1)
     }
 
     /// Discounts a parent; returns whether it was the last one (parents-P4).
     pub fn drop_parent(&self, block: BlockNo) -> bool {
-        let less = |word: u32| (word & COUNT > 0).then(|| word - 1);
-        self.parents_of(block).fetch_update(AcqRel, Acquire, less).is_err()
+        let (word, line) = self.parents_of(block);
+        let less = |word| (sum(word, line) > 0).then(|| with_count(word, own_count(word) - 1));
+        word.fetch_update(AcqRel, Acquire, less).is_err()
     }
 
     /// Claims a block for the scan of a pool that has shared blocks. One step decides which of
     /// several owners is the first.
     pub fn claim(&self, block: BlockNo, used_as: BlockUse) -> Claim {
-        let (word, used_as) = (self.parents_of(block), used_as.word());
+        let ((word, _), used_as) = (self.parents_of(block), used_as.word());
         match word.compare_exchange(0, used_as, AcqRel, Acquire) {
             // The blocks at fixed places have no use here.
             Ok(_) if self.blocks.set(&self.arena, block.get()) => Claim::First,
@@ -134,11 +197,40 @@ impl Volatile {
     }
 }
 
+/// Returns the number of parents beyond one of a block with this word, which was loaded before
+/// (parents-P6).
+#[inline]
+fn sum(word: u32, line: &AtomicU32) -> u32 {
+    line.load(Acquire).saturating_add_signed(own_count(word))
+}
+
 impl Txn<'_> {
     /// Counts a parent more of the top of a subtree, until the operation fails.
     pub fn share(&mut self, block: BlockNo, height: u8) -> Result<()> {
         self.tables().add_parent(block)?;
         self.shared.push((block, height));
+        Ok(())
+    }
+
+    /// Counts a parent more of all children of a shared block of pointers of this height, until the
+    /// operation fails.
+    pub fn share_children(
+        &mut self,
+        (block, height): (BlockNo, u8),
+        children: &[Option<BlockNo>],
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < children.len() {
+            match self.tables().add_parents(&children[done..]) {
+                Ok(count) => done += count,
+                Err(e) => {
+                    let counted = children[..done].iter().flatten();
+                    self.shared.extend(counted.map(|child| (*child, height - 1)));
+                    return Err(e);
+                }
+            }
+        }
+        self.with_shared_children.push((block, height));
         Ok(())
     }
 
@@ -248,7 +340,17 @@ impl<M: Medium> Store<M> {
         let mut gone = Vec::new();
         let result = self.v.transact(blocks, keep, |txn| {
             let result = body(txn);
-            gone = std::mem::take(if result.is_ok() { &mut txn.dropped } else { &mut txn.shared });
+            if result.is_ok() {
+                gone = std::mem::take(&mut txn.dropped);
+                return result;
+            }
+            gone = std::mem::take(&mut txn.shared);
+            // These are shared as before, so they have not changed.
+            for (block, height) in &txn.with_shared_children {
+                let children = self.load_pointers(Some(*block));
+                let children = children.into_iter().filter_map(|p| self.check_block(p).ok()?);
+                gone.extend(children.map(|child| (child, height - 1)));
+            }
             result
         });
         if !gone.is_empty() {
@@ -290,7 +392,7 @@ impl<M: Medium> Store<M> {
     /// `dropped` has the parents that were discounted so before, of shared blocks.
     pub fn count_freed(&self, node: Node, dropped: &mut HashMap<BlockNo, u32>) -> Result<u64> {
         let Some(block) = node.block else { return Ok(0) };
-        let others = self.v.parents_of(block).load(Acquire) & COUNT;
+        let others = self.v.parents_beyond_one(block);
         if others > 0 {
             let dropped = dropped.entry(block).or_default();
             if *dropped < others {
@@ -448,11 +550,46 @@ mod tests {
         v.set_sharing();
         v.add_parent(block).unwrap();
         assert!(v.is_shared(block) && !v.drop_parent(block) && !v.is_shared(block));
-        v.parents_of(block).store(BlockUse::Content(4).word() | COUNT, Relaxed);
+        let most = with_count(BlockUse::Content(4).word(), OWN_MAX);
+        v.parents_of(block).0.store(most, Relaxed);
         assert_eq!(v.add_parent(block), Err(Errno::NOSPC));
         assert_eq!(v.claim(block, BlockUse::Content(4)), Claim::Refused);
         assert!(!v.drop_parent(block));
         assert_eq!(v.claim(block, BlockUse::Content(4)), Claim::Shared);
+    }
+
+    #[test]
+    fn lines_of_blocks_are_counted_together() {
+        let v = volatile();
+        v.set_sharing();
+        let blocks: Vec<_> = (1..64).map(BlockNo::new).collect();
+        let of = |number: u64| BlockNo::new(number).unwrap();
+        let others = |number| v.parents_beyond_one(of(number));
+        // Block 15 begins a line, and so do 30 and 45.
+        assert_eq!(v.add_parents(&blocks[13..]), Ok(1));
+        assert_eq!(v.add_parents(&blocks[14..]), Ok(15));
+        assert_eq!(v.add_parents(&blocks[29..]), Ok(15));
+        assert_eq!(v.add_parents(&blocks[29..43]), Ok(1), "the line is not complete");
+        assert_eq!(v.add_parents(&[None]), Ok(1));
+        let mut gap = blocks[44..].to_vec();
+        gap[7] = None;
+        assert_eq!(v.add_parents(&gap), Ok(1));
+        let now = [13, 14, 15, 29, 30, 31, 44, 45, 46].map(others);
+        assert_eq!(now, [0, 1, 1, 1, 2, 1, 1, 1, 0]);
+        // Each block is discounted by itself, and begins another life with one parent.
+        assert!(!v.drop_parent(of(15)) && v.drop_parent(of(15)) && v.drop_parent(of(15)));
+        assert_eq!((others(15), others(16)), (0, 1));
+        v.add_parent(of(15)).unwrap();
+        assert_eq!(v.add_parents(&blocks[14..]), Ok(15));
+        assert_eq!((others(15), others(16)), (2, 2));
+        // A line that is full leaves the counts to its blocks.
+        v.parents_of(of(15)).1.store(LINE_MAX, Relaxed);
+        assert_eq!(v.add_parents(&blocks[14..]), Ok(1));
+        assert_eq!(own_count(with_count(!0, -7)), -7);
+        assert_eq!(
+            with_count(BlockUse::Content(2).word(), -1) & !COUNT,
+            BlockUse::Content(2).word()
+        );
     }
 
     #[test]
