@@ -40,6 +40,8 @@ work, keepstone, counts = sys.argv[1:4]
 parts = sys.argv[4:] or ["trees", "commands", "overwrite", "background", "send", "thin"]
 pool, mnt = f"{work}/pool", f"{work}/mnt"
 os.mkdir(mnt)
+# Other jobs of the machine take no processor from such a program.
+realtime = ["chrt", "-r", "1"]
 
 
 def ks(*args, **more):
@@ -178,10 +180,10 @@ if "overwrite" in parts:
     print()
     print("## The first overwrite of a shared block")
     made("2G")
-    [[plain, first, others, again, snapshot]] = program("overwrite", pool)
+    [[plain, first, others, again, snapshot]] = program("overwrite", pool, before=realtime)
     print()
     print("Time in ns of a write of 4 KiB over each block of a file of 512 MiB. The first write in each 2 MiB")
-    print("of a clone copies the block of pointers, too.")
+    print("of a clone copies the block of pointers, too. The program has real-time priority (`chrt -r 1`).")
     table("write", "ns", "of plain")
     for name, ns in [("plain", plain), ("in a clone: first in its 2 MiB", first), ("in a clone: first of its block", others),
                      ("in a clone: second of its block", again), ("in the pool, after a snapshot: all blocks once", snapshot)]:
@@ -196,7 +198,7 @@ if "background" in parts:
     print("snapshot or a branch of 200,000 files. Both threads have real-time priority (`chrt -r 1`), so")
     print("that other jobs of the machine take no processor from them.")
     table("removed", "alone", "meanwhile", "ratio", "the removal, ms")
-    rows = program("background", pool, before=["chrt", "-r", "1"])
+    rows = program("background", pool, before=realtime)
     for name, (alone, beside, ms) in zip(["snapshot", "branch"], rows):
         row(name, f"{alone:.0f}", f"{beside:.0f}", f"{beside / alone:.2f}", shown(ms))
 

@@ -16,7 +16,7 @@
 //!   the count of its line of [`IN_LINE`] blocks. So a copied block of pointers adds one to each
 //!   line of blocks that it leads to. Only a thread with a pointer to each block of a line adds to
 //!   the line, and nothing is subtracted there. A thread reads the block's own count first: so the
-//!   sum is at least the number at that moment, and 0 only if there is one parent.
+//!   sum is at least the number at that moment, and 0 only if the block has a single parent.
 //!
 //! A pool without shared blocks pays for one load ([`Volatile::shares`]).
 //!

@@ -34,7 +34,8 @@ impl ApartRuns {
     }
 
     /// Takes a reserved block for a purpose. If none is left, claims a word of the bitmap that is
-    /// all free: near the last one, or from block `from` on. `None` if there is no such word.
+    /// all free: from the last one on (apart-A3), or from block `from` on. `None` if there is no
+    /// such word.
     pub fn take(&self, tables: &Tables, purpose: usize, from: u64) -> Option<u64> {
         let word = &self.words(tables)[purpose];
         take(word).or_else(|| {

@@ -17,8 +17,8 @@
 //!   opened;
 //! - `fs`, `xattr`, [`own_mode`], `attr`, `names`, `rename`, `read`, `share`: [`Core`], the
 //!   operations;
-//! - `apart`, `thin`, `surplus`, `dirty`: blocks that lie together; space of the file below, and how
-//!   much of it a pool does not need; counts of what a backing store lacks;
+//! - `apart`, `thin`, `surplus`, `dirty`: blocks that lie together; space of the file below, and
+//!   the part of it that a pool does not need; counts of what a backing store lacks;
 //! - `branches`, `branch`, `copied`: other trees in the pool, and trees that get their name last;
 //! - `files`, `mounted`, `check`, `resize`, `snapshots`, `overlay`: [`Pool`], which adds the
 //!   operations on contents ([`Files`]) and serves front ends.

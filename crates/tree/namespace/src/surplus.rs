@@ -18,18 +18,19 @@ pub(crate) const KEPT: u64 = 4096;
 /// Free blocks beyond [`KEPT`] from which on the background trims: 16 MiB.
 const TRIM_FROM: u64 = 4096;
 
-/// The number of looks, a second apart, over which blocks must be free to count as surplus.
+/// The number of looks, a second apart, over which blocks must be free to count as surplus
+/// (surplus-B1).
 const LOOKS: usize = 10;
 
-/// The number of looks before huge pages are divided.
+/// The number of looks before huge pages are divided (surplus-B2).
 const LOOKS_TO_DIVIDE: usize = 20;
 
 /// The background's view of free space over some time.
 #[derive(Debug, Default)]
-pub(crate) struct Surplus(Mutex<Seen>);
+pub(crate) struct Surplus(Mutex<FreeHistory>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct FreeHistory {
     /// The numbers of free blocks at the last looks, without those given back since.
     free: VecDeque<u64>,
     /// The looks until the next trim (surplus-B3).
@@ -38,7 +39,7 @@ struct Seen {
     expected: u64,
 }
 
-impl Seen {
+impl FreeHistory {
     /// Returns the fewest free blocks of this number of looks, if that is more than enough.
     fn least(&self, looks: usize) -> Option<u64> {
         let from = self.free.len().checked_sub(looks)?;

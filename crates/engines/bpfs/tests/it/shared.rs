@@ -103,6 +103,56 @@ fn space() {
     assert_eq!(free(&fs), all);
 }
 
+/// Long files that are cloned and changed keep their contents, whether blocks are counted alone or
+/// in lines (parents-P6), and give all of their space back.
+#[test]
+fn long_files() {
+    const FILES: usize = 5;
+    const BLOCKS: u64 = 700;
+    let fs = mounted();
+    let all = free(&fs);
+    let files: Vec<_> = (0..FILES).map(|i| create(&fs, &i.to_string())).collect();
+    // The byte that fills each block of each file.
+    let mut want = vec![Vec::new(); FILES];
+    let mut rng = Rng::new(5);
+    for step in 0..1500 {
+        let (one, other) = (rng.below(FILES as u64) as usize, rng.below(FILES as u64) as usize);
+        let at = rng.below(BLOCKS);
+        match rng.below(8) {
+            0 if one != other => {
+                truncate(&fs, files[other], 0);
+                fs.clone_range((files[one], 0), (files[other], 0), 0).unwrap();
+                want[other] = want[one].clone();
+            }
+            1 => {
+                fs.write(files[one], 0, &vec![step as u8; (BLOCKS * BLOCK) as usize]).unwrap();
+                want[one] = vec![step as u8; BLOCKS as usize];
+            }
+            2 => {
+                let blocks = at.min(want[one].len() as u64);
+                truncate(&fs, files[one], blocks * BLOCK);
+                want[one].truncate(blocks as usize);
+            }
+            _ if at < want[one].len() as u64 => {
+                fs.write(files[one], at * BLOCK, &[step as u8; BLOCK as usize]).unwrap();
+                want[one][at as usize] = step as u8;
+            }
+            _ => {}
+        }
+    }
+    for (file, want) in files.iter().zip(&want) {
+        let mut data = vec![0; want.len() * BLOCK as usize];
+        assert_eq!(fs.read(*file, 0, &mut data).unwrap(), data.len());
+        let bytes = data.chunks(BLOCK as usize).zip(want);
+        assert!(bytes.into_iter().all(|(block, byte)| block.iter().all(|b| b == byte)));
+    }
+    for (name, file) in files.iter().enumerate() {
+        fs.unlink(ROOT, name.to_string().as_bytes()).unwrap();
+        fs.forget(*file, 1);
+    }
+    assert_eq!(free(&fs), all);
+}
+
 /// A reader without a copy has bytes of one file, which the other file owns alone later.
 #[test]
 fn readers_without_a_copy_see_no_change_of_another_file() {
