@@ -613,12 +613,16 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let is_next = lock(&self.streams).get(&ino).copied().unwrap_or(0) == start;
         let most = start + READ_AHEAD;
         let stop = if is_next { most.min(end) } else { wanted.min(most) };
-        let hole = self.backing.seek(below, start, Seek::Hole)?;
+        // The error if the file became shorter behind the cache.
+        let shorter = if is_checked { Errno::AGAIN } else { Errno::IO };
+        let hole = match self.backing.seek(below, start, Seek::Hole) {
+            Err(Errno::NXIO) => return Err(shorter),
+            hole => hole?,
+        };
         let stop = stop.min(hole.next_multiple_of(BLOCK).max(start + BLOCK)).min(end);
         let mut bytes = vec![0; (stop - start) as usize];
         if self.backing.read(below, start, &mut bytes)? < bytes.len() {
-            // The file became shorter behind the cache.
-            return Err(if is_checked { Errno::AGAIN } else { Errno::IO });
+            return Err(shorter);
         }
         check()?;
         let loaded = self.pool.load_content(ino, start, &bytes);
