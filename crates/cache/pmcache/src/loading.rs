@@ -599,10 +599,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         is_checked: bool,
     ) -> Result<u64> {
         let below = object.1.ino;
-        let check = || match is_checked && stamp(&self.backing.getattr(below)?) != stamp(&object.1)
-        {
-            true if !self.pool.residence(ino)?.is_busy => Err(Errno::AGAIN),
-            _ => Ok(()),
+        let is_other = || Ok(stamp(&self.backing.getattr(below)?) != stamp(&object.1));
+        let check = || match is_checked && is_other()? && !self.pool.residence(ino)?.is_busy {
+            true => Err(Errno::AGAIN),
+            false => Ok(()),
         };
         let data = self.next_data(below, start, end)?;
         if data > start {
@@ -611,18 +611,14 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             return Ok(data);
         }
         let is_next = lock(&self.streams).get(&ino).copied().unwrap_or(0) == start;
-        let most = start + READ_AHEAD;
-        let stop = if is_next { most.min(end) } else { wanted.min(most) };
-        // The error if the file became shorter behind the cache.
-        let shorter = if is_checked { Errno::AGAIN } else { Errno::IO };
-        let hole = match self.backing.seek(below, start, Seek::Hole) {
-            Err(Errno::NXIO) => return Err(shorter),
-            hole => hole?,
-        };
+        let stop = (start + READ_AHEAD).min(if is_next { end } else { wanted });
+        let cut_off_below = if is_checked { Errno::AGAIN } else { Errno::IO };
+        let hole = self.backing.seek(below, start, Seek::Hole);
+        let hole = hole.map_err(|e| if e == Errno::NXIO { cut_off_below } else { e })?;
         let stop = stop.min(hole.next_multiple_of(BLOCK).max(start + BLOCK)).min(end);
         let mut bytes = vec![0; (stop - start) as usize];
         if self.backing.read(below, start, &mut bytes)? < bytes.len() {
-            return Err(shorter);
+            return Err(cut_off_below);
         }
         check()?;
         let loaded = self.pool.load_content(ino, start, &bytes);

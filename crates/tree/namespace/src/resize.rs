@@ -21,7 +21,7 @@ use crate::fs::Core;
 use crate::layout::BLOCK;
 use crate::mounted::Pool;
 use crate::store::Storage;
-use crate::superblock::{POOL_RESIZED, is_resizable, publish_size, size_in_blocks};
+use crate::superblock::{POOL_RESIZED, POOL_SIZE, is_resizable, size_in_blocks, size_word};
 use crate::tables::Tables;
 use crate::thin::Trim;
 use pmem::{Medium, Pm};
@@ -73,6 +73,12 @@ where
         publish_size(&Pm(medium), blocks);
     }
     Ok(blocks * BLOCK)
+}
+
+/// Stores the number of blocks that a resizable pool may take, durably (resize-Z3).
+fn publish_size(medium: &Pm<impl Medium>, blocks: u64) {
+    let ready = medium.fence();
+    let _ = medium.publish(POOL_SIZE, size_word(medium, blocks), ready);
 }
 
 impl<F: Files> Pool<F> {

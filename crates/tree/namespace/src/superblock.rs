@@ -153,11 +153,9 @@ pub fn size_in_blocks(medium: &Pm<impl Medium>) -> Option<u64> {
     is_resizable(medium).then(|| medium.load_u64(POOL_SIZE) & LOW_HALF)
 }
 
-/// Stores the number of blocks that a resizable pool may take, durably.
-pub fn publish_size(medium: &Pm<impl Medium>, blocks: u64) {
-    let word = superblock(medium).size_word(blocks);
-    let ready = medium.fence();
-    let _ = medium.publish(POOL_SIZE, word, ready);
+/// Returns the word at [`POOL_SIZE`] of a resizable pool that may take this number of blocks.
+pub fn size_word(medium: &Pm<impl Medium>, blocks: u64) -> u64 {
+    superblock(medium).size_word(blocks)
 }
 
 /// Returns the superblock of a pool, which was loaded before.

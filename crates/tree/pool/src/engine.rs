@@ -80,9 +80,9 @@ pub trait Engine: FileSystem + MountEvents + Processes {
     /// pool meanwhile. Returns the size.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if only pools that no process uses can get another size, `EINVAL` if this pool
-    /// cannot have this one; `ENOSPC` if it has more in use, or if its free blocks lie between those
-    /// in use.
+    /// `EOPNOTSUPP` if this pool can get another size only while no process uses it, `EINVAL` if it
+    /// cannot have this one; `ENOSPC` if it has more in use, or if its free blocks lie between
+    /// those in use.
     fn resize(&self, _bytes: u64) -> Result<u64> {
         Err(vfs::Errno::OPNOTSUPP)
     }
@@ -130,9 +130,9 @@ pub trait Engine: FileSystem + MountEvents + Processes {
     /// pool of one process, the pool has to be opened again afterwards.
     ///
     /// # Errors
-    /// `EAGAIN` if the tree of the pool differs from the snapshot `base`, if there is one; `EBUSY` if the branch is
-    /// mounted; `ENOENT` if there is no such branch or snapshot, `EOPNOTSUPP` if the pool can have
-    /// none.
+    /// `EAGAIN` if `base` names a snapshot, and the tree of the pool differs from that; `EBUSY` if
+    /// the branch is mounted; `ENOENT` if there is no such branch or snapshot, `EOPNOTSUPP` if the
+    /// pool can have none.
     fn commit_branch(&self, _name: &str, _base: Option<&str>) -> Result<()> {
         Err(vfs::Errno::OPNOTSUPP)
     }

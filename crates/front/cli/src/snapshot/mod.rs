@@ -2,8 +2,8 @@
 //!
 //! `create` and `delete` join the processes that use the pool, as a program under `keepstone run`
 //! does. So they need no server, and may be used by all users who may write to the pool. `list`
-//! only reads the pool, mounted or not. `rollback` does the first if programs use the pool; otherwise
-//! it opens the pool alone, and inodes keep their numbers.
+//! only reads the pool, mounted or not. `rollback` does the first if programs use the pool.
+//! Otherwise it opens the pool alone, and inodes keep their numbers.
 
 mod diff;
 mod keep;

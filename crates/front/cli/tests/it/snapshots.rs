@@ -311,7 +311,7 @@ fn a_pool_in_use_goes_back() {
     fs::set_permissions(s.path("dir"), PermissionsExt::from_mode(0o750)).unwrap();
     s.ok(["snapshot", "create", dir, "monday"]);
     s.ok(["branch", "create", dir, "b"]);
-    // It says when it has the file open, and then reads again and again what the name leads to.
+    // Tells when it has the file open, and then reads again and again what the name leads to.
     let (begun, stop) = (s.outside("begun"), s.outside("stop"));
     let script = format!(
         "exec 3< dir/file; touch {}; until [ -e {} ]; do cat dir/file > /dev/null; : >> dir/log; done

@@ -1,5 +1,6 @@
-//! Commands on trees of a BPFS pool: crashes while a branch is made, committed or discarded, while a
-//! directory is cloned, and while a pool in use goes back to a snapshot, in each mode of durability.
+//! Commands on trees of a BPFS pool: crashes while a branch is made, committed or discarded, while
+//! a directory is cloned, and while a pool in use goes back to a snapshot, in each mode of
+//! durability.
 //!
 //! A command consists of many operations, each of which other workloads explore. Here the pool and
 //! its branches are judged as a whole: after a crash, the tree of the pool is the old one or the
@@ -147,7 +148,7 @@ fn state(image: &CrashImage) -> Result<Found, String> {
     Ok((found, branch))
 }
 
-/// What the pool has before a command, besides its tree.
+/// The state of a pool before a command, besides its tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     Nothing,

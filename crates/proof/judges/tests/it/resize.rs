@@ -2,6 +2,7 @@
 
 use crashsim::image::CrashImage;
 use crashsim::keeping;
+use crashsim::mutate::{Bug, mutants, mutate};
 use crashsim::persist::Semantics;
 use crashsim::recorder::Recorder;
 use crashsim::target::Target;
@@ -71,6 +72,34 @@ fn explore<T: Target>(
     }
 }
 
+/// Plants bugs in the store of another size. The word depends on nothing before it, so a missing
+/// fence before it, and a store that comes too early, change nothing.
+fn plant<T: Target>(
+    target: &T,
+    format: impl FnOnce(&Region),
+    resize: impl Fn(&Recorder<CrashImage>, u64) -> Result<u64, pool::Error>,
+    size: impl Fn(&CrashImage) -> u64,
+) {
+    let bytes = pool(target, format);
+    let run = |medium: &Recorder<CrashImage>| match resize(medium, SMALL) {
+        Ok(_) => Ok(()),
+        Err(err) => Err(err.to_string()),
+    };
+    let trace = keeping::record(&bytes, run).unwrap();
+    let mut killed = 0;
+    for m in mutants(&trace, 0).iter().filter(|m| m.site.contains("namespace/src/resize.rs:")) {
+        let Some(mutated) = mutate(&trace, &bytes, m) else { continue };
+        let is_done = |image: &CrashImage| size(image) == SMALL;
+        let explored = keeping::explore(target, &bytes, &mutated, Semantics::Adr, is_done);
+        match explored.unwrap().1.first() {
+            Some(what) => println!("{:?} at {}: {what}", m.bug, m.site),
+            None => assert!(matches!(m.bug, Bug::DropFence | Bug::EarlyStore), "{m:?}"),
+        }
+        killed += 1;
+    }
+    assert!(killed > 2, "{killed}");
+}
+
 #[test]
 fn bpfs_pools_survive() {
     let size = |image: &CrashImage| bpfs::info(image).unwrap().size_bytes;
@@ -91,6 +120,7 @@ fn bpfs_pools_in_use_survive() {
         Ok(resized)
     };
     explore(&Bpfs, format, resize, size);
+    plant(&Bpfs, format, resize, size);
 }
 
 #[test]
@@ -113,4 +143,5 @@ fn scmfs_pools_in_use_survive() {
         Ok(resized)
     };
     explore(&Scmfs, format, resize, size);
+    plant(&Scmfs, format, resize, size);
 }

@@ -246,7 +246,7 @@ impl<V: Inode> State<V> {
     }
 
     /// Returns the number of blocks that the region has and the pool may not take: its length less
-    /// its size (size-L1).
+    /// its size (resize-Z3).
     #[inline]
     pub(crate) fn withheld(&self) -> u64 {
         self.kept(Kept::Withheld).load(Relaxed)
