@@ -599,10 +599,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         is_checked: bool,
     ) -> Result<u64> {
         let below = object.1.ino;
-        let is_other = || Ok(stamp(&self.backing.getattr(below)?) != stamp(&object.1));
-        let check = || match is_checked && is_other()? && !self.pool.residence(ino)?.is_busy {
-            true => Err(Errno::AGAIN),
-            false => Ok(()),
+        let check = || match is_checked && stamp(&self.backing.getattr(below)?) != stamp(&object.1)
+        {
+            true if !self.pool.residence(ino)?.is_busy => Err(Errno::AGAIN),
+            _ => Ok(()),
         };
         let data = self.next_data(below, start, end)?;
         if data > start {
