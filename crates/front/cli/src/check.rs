@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use ::pool::{CheckOptions, CheckReport};
+use ::pool::{CheckOptions, CheckReport, Problem};
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use pmem::{Access, Lock, OpenOptions};
@@ -15,6 +15,10 @@ use crate::{output, pool};
 pub const EXIT_PROBLEMS: u8 = 1;
 /// Exit status if problems remain after `--repair`, or the pool could not be checked.
 pub const EXIT_FAILED: u8 = 4;
+
+/// Checks of one repair, at most. A repair stores one word for each problem; if a problem needs a
+/// second word, the next check finds that.
+const ROUNDS_MAX: usize = 4;
 
 pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
     let path = pool::absolute(&args.pool)?;
@@ -32,12 +36,24 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
             .expect("a valid template"),
     );
     bar.set_message("checking");
-    let report = engines::check(&region, &options, &|done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-    });
+    let check = || {
+        let report = engines::check(&region, &options, &|done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        });
+        report.with_context(|| path.display().to_string())
+    };
+    let mut report = check()?;
+    let mut repairs = args.repair && has_repaired(&report);
+    for _ in 1..ROUNDS_MAX {
+        if !repairs {
+            break;
+        }
+        let next = check()?;
+        repairs = has_repaired(&next);
+        report = followed_by(report, next);
+    }
     bar.finish_and_clear();
-    let report = report.with_context(|| path.display().to_string())?;
     if json {
         output::json(&report)?;
     } else {
@@ -53,6 +69,24 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
         (false, 1..) if args.repair => ExitCode::from(EXIT_FAILED),
         (false, _) => ExitCode::from(EXIT_PROBLEMS),
     })
+}
+
+fn has_repaired(report: &CheckReport) -> bool {
+    report.problems.iter().any(|problem| problem.repaired)
+}
+
+/// Adds the problems that a check has repaired to the findings of the next check, unless that finds
+/// them again.
+fn followed_by(report: CheckReport, mut next: CheckReport) -> CheckReport {
+    let found = |problem: &Problem| {
+        let same =
+            |other: &Problem| (&other.object, &other.what) == (&problem.object, &problem.what);
+        next.problems.iter().any(same)
+    };
+    let repaired = report.problems.into_iter().filter(|problem| problem.repaired);
+    let gone: Vec<_> = repaired.filter(|problem| !found(problem)).collect();
+    next.problems.splice(0..0, gone);
+    next
 }
 
 fn summary(pool: &Path, report: &CheckReport, repair: bool) -> String {

@@ -265,6 +265,35 @@ fn check_finds_and_repairs() {
     }
 }
 
+/// A repair that reports that all is repaired leaves nothing to repair, whatever block is damaged.
+#[test]
+fn one_repair_is_enough() {
+    for layout in ["bpfs", "scmfs"] {
+        let mut s = Sandbox::empty();
+        s.ok(["mkfs", s.pool_str(), "--size", "16M", "--layout", layout]);
+        s.mount(&[]);
+        for dir in ["a", "a/b", "c"] {
+            std::fs::create_dir(s.path(dir)).unwrap();
+            std::fs::write(s.path(dir).join("file"), vec![7; 5000]).unwrap();
+        }
+        s.umount();
+        let sound = std::fs::read(&s.pool).unwrap();
+        let used = |block: &usize| sound[block * 4096..][..4096].iter().any(|byte| *byte != 0);
+        let mut repaired = 0;
+        for block in (1..sound.len() / 4096).filter(used).take(60) {
+            let mut bytes = sound.clone();
+            bytes[block * 4096..][..4096].fill(0xa5);
+            std::fs::write(&s.pool, &bytes).unwrap();
+            let output = s.run(["check", s.pool_str(), "--repair"]);
+            if output.status.code() == Some(1) {
+                repaired += 1;
+                assert!(s.ok(["check", s.pool_str()]).contains("clean"), "{layout}, {block}");
+            }
+        }
+        assert!(repaired > 0, "{layout}");
+    }
+}
+
 #[test]
 fn stats_count_requests() {
     let s = Sandbox::mounted(&["--threads", "3"]);
