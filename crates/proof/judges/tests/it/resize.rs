@@ -72,8 +72,10 @@ fn explore<T: Target>(
     }
 }
 
-/// Plants bugs in the store of another size. The word depends on nothing before it, so a missing
-/// fence before it, and a store that comes too early, change nothing.
+/// Bugs that change nothing: the word depends on nothing before it, and nothing depends on it.
+const HARMLESS: [Bug; 3] = [Bug::DropFence, Bug::EarlyStore, Bug::DelayStore];
+
+/// Plants bugs in the store of another size.
 fn plant<T: Target>(
     target: &T,
     format: impl FnOnce(&Region),
@@ -92,12 +94,14 @@ fn plant<T: Target>(
         let is_done = |image: &CrashImage| size(image) == SMALL;
         let explored = keeping::explore(target, &bytes, &mutated, Semantics::Adr, is_done);
         match explored.unwrap().1.first() {
-            Some(what) => println!("{:?} at {}: {what}", m.bug, m.site),
-            None => assert!(matches!(m.bug, Bug::DropFence | Bug::EarlyStore), "{m:?}"),
+            Some(what) => {
+                println!("{:?} at {}: {what}", m.bug, m.site);
+                killed += 1;
+            }
+            None => assert!(HARMLESS.contains(&m.bug), "{m:?}"),
         }
-        killed += 1;
     }
-    assert!(killed > 2, "{killed}");
+    assert!(killed > 1, "{killed}");
 }
 
 #[test]
@@ -116,7 +120,8 @@ fn bpfs_pools_in_use_survive() {
     let resize = |medium: &Recorder<CrashImage>, bytes| {
         let pool = bpfs::Bpfs::mount(medium, &MountOptions::default())?;
         let resized = pool.resize(bytes)?;
-        pool.close()?;
+        // Its other users go on.
+        let _ = pool.into_medium();
         Ok(resized)
     };
     explore(&Bpfs, format, resize, size);
@@ -139,7 +144,8 @@ fn scmfs_pools_in_use_survive() {
     let resize = |medium: &Recorder<CrashImage>, bytes| {
         let pool = scmfs::Scmfs::mount(medium, &MountOptions::default())?;
         let resized = pool.resize(bytes)?;
-        pool.close()?;
+        // Its other users go on.
+        let _ = pool.into_medium();
         Ok(resized)
     };
     explore(&Scmfs, format, resize, size);
