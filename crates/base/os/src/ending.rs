@@ -95,7 +95,8 @@ mod tests {
     fn attempts_are_repeated_while_a_holder_is_ending() {
         let (attempts, looks) = (Cell::new(0), Cell::new(0));
         let get = |free_after: u32, ending_for: u32| {
-            (attempts.set(0), looks.set(0));
+            attempts.set(0);
+            looks.set(0);
             let attempt = || {
                 attempts.set(attempts.get() + 1);
                 if attempts.get() > free_after { Ok(()) } else { Err("taken") }

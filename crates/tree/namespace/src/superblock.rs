@@ -32,7 +32,7 @@ pub const POOL_SNAPSHOTS: PmOff = PmOff::new(104);
 pub const POOL_BRANCHES: PmOff = PmOff::new(112);
 
 /// The place of the word with the size of a pool that can get another size while it is used
-/// ([`Superblock::size_word`]): the one behind it.
+/// (`Superblock::size_word`): the one behind it.
 pub const POOL_SIZE: PmOff = PmOff::new(120);
 
 /// Block 0.
@@ -71,7 +71,7 @@ pub struct Superblock {
     pub snapshots: U64,
     /// `Superblock::branches_word` if the pool has a directory of branches, else 0.
     pub branches: U64,
-    /// The number of blocks that the pool may take ([`Superblock::size_word`]), if it is
+    /// The number of blocks that the pool may take (`Superblock::size_word`), if it is
     /// resizable; else 0.
     pub size: U64,
     /// Name given by the user, padded with zeros.

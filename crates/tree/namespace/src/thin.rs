@@ -18,7 +18,7 @@
 //!   ([`arena::Arena::synchronize`]): a load would take the space again, and fail if the file
 //!   system is full.
 //! - thin-T5: a mount of a resizable pool gives the space of free units back that it has beyond its
-//!   size ([`crate::resize`]). They are from a copy of a pool, or a resize was interrupted.
+//!   size ([`crate::resize()`]). They are from a copy of a pool, or a resize was interrupted.
 //! - thin-T6: a mount provisions all units with blocks in use. They can be holes in a copy of a
 //!   pool.
 //!

@@ -143,7 +143,7 @@ fn branches_and_snapshots_are_made_committed_and_removed() {
     pool.create_snapshot("s").unwrap();
     assert_eq!(errno(pool.create_branch("s")), Some(libc::EEXIST));
     assert_eq!(pool.snapshots().unwrap()[0].name(), "s");
-    let mut open = OpenOptions::new().read(true).open(&pool, "b").unwrap();
+    let mut open = OpenOptions::new().read(true).open(pool, "b").unwrap();
     pool.write("b", "after the snapshot").unwrap();
     pool.write("d", "after the snapshot").unwrap();
     pool.create_branch("u").unwrap();
