@@ -153,6 +153,49 @@ fn long_files() {
     assert_eq!(free(&fs), all);
 }
 
+/// Threads that clone one long file, and change it and the clones, give all space back. Each clone
+/// has a state of the file between two writes, and the changes of its thread.
+#[test]
+fn threads_with_long_files() {
+    const BLOCKS: u64 = 600;
+    let fs = &mounted();
+    let all = free(fs);
+    let file = create(fs, "file");
+    fs.write(file, 0, &vec![1; (BLOCKS * BLOCK) as usize]).unwrap();
+    std::thread::scope(|s| {
+        for thread in 2..6_u8 {
+            s.spawn(move || {
+                let mut rng = Rng::new(thread.into());
+                for _ in 0..60 {
+                    let clone = create(fs, &thread.to_string());
+                    fs.clone_range((file, 0), (clone, 0), 0).unwrap();
+                    let changed = rng.below(BLOCKS) * BLOCK;
+                    fs.write(clone, changed, &[thread; BLOCK as usize]).unwrap();
+                    fs.write(file, rng.below(BLOCKS) * BLOCK, &[7; BLOCK as usize]).unwrap();
+                    let mut data = vec![0; (BLOCKS * BLOCK) as usize];
+                    assert_eq!(fs.read(clone, 0, &mut data).unwrap(), data.len());
+                    for (at, block) in
+                        (0..).step_by(BLOCK as usize).zip(data.chunks(BLOCK as usize))
+                    {
+                        let is_possible = |byte| match at == changed {
+                            true => byte == thread,
+                            false => byte == 1 || byte == 7,
+                        };
+                        assert!(
+                            is_possible(block[0]) && block.iter().all(|byte| *byte == block[0])
+                        );
+                    }
+                    fs.unlink(ROOT, thread.to_string().as_bytes()).unwrap();
+                    fs.forget(clone, 1);
+                }
+            });
+        }
+    });
+    fs.unlink(ROOT, b"file").unwrap();
+    fs.forget(file, 1);
+    assert_eq!(free(fs), all);
+}
+
 /// A reader without a copy has bytes of one file, which the other file owns alone later.
 #[test]
 fn readers_without_a_copy_see_no_change_of_another_file() {
