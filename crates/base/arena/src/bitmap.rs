@@ -97,10 +97,11 @@ impl Bitmap {
         None
     }
 
-    /// Claims a whole word of clear bits: the first among `most` words, from that of bit `from` on,
-    /// continuing at the start of the map. `None` if all of them have a set bit.
-    pub fn claim_word(&self, arena: &Arena, from: u64, most: u64) -> Option<Range<u64>> {
-        let words = arena.table(self.words);
+    /// Claims a whole word of clear bits: the first among `most` words, from the start of `within`
+    /// on, continuing from its end at the start of the map. `None` if all of them have a set bit.
+    pub fn claim_word(&self, arena: &Arena, within: Range<u64>, most: u64) -> Option<Range<u64>> {
+        let (from, words) = (within.start, arena.table(self.words));
+        let words = &words[..words.len().min(within.end.div_ceil(64).max(1) as usize)];
         let first = (from / 64) as usize % words.len();
         let (before, after) = words.split_at(first);
         let all = after.iter().zip(first..).chain(before.iter().zip(0..));
@@ -298,11 +299,12 @@ mod tests {
         let arena = Arena::anonymous(&layout).unwrap();
         map.init(&arena);
         map.set(&arena, 64 * 3 + 5);
-        assert_eq!(map.claim_word(&arena, 130, 1), Some(128..192));
-        assert_eq!(map.claim_word(&arena, 130, 2), None, "one is claimed, one is not all clear");
-        assert_eq!(map.claim_word(&arena, 130, 9), Some(0..64));
-        assert_eq!(map.claim_word(&arena, 64 * 4 + 9, 9), Some(64..128));
-        assert_eq!(map.claim_word(&arena, 0, 9), None);
+        assert_eq!(map.claim_word(&arena, 130..266, 1), Some(128..192));
+        assert_eq!(map.claim_word(&arena, 130..266, 2), None, "one is claimed, one not all clear");
+        assert_eq!(map.claim_word(&arena, 130..266, 9), Some(0..64));
+        assert_eq!(map.claim_word(&arena, 0..64, 9), None, "the others lie behind");
+        assert_eq!(map.claim_word(&arena, 265..266, 9), Some(64..128));
+        assert_eq!(map.claim_word(&arena, 0..266, 9), None);
         assert_eq!(map.count(&arena), 64 * 3 + 1);
         assert_eq!(map.claim(&arena, 0..1000, 64), Some(192..197));
     }

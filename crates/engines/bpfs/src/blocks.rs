@@ -45,7 +45,7 @@ impl Volatile {
         if h.pool == self.id {
             return h;
         }
-        let len = self.blocks.len();
+        let len = self.size_in_blocks();
         Hints { pool: self.id, blocks: [0, 0, len - len / 32] }
     }
 
@@ -275,9 +275,11 @@ impl<'a> Txn<'a> {
         assert!(self.reserved > 0, "an operation reserved too few blocks");
         let (map, arena) = (&self.v.blocks, &self.v.arena);
         let start = self.v.hints().blocks[hint];
+        // Blocks beyond have space only if the pool was larger.
+        let end = self.v.size_in_blocks();
         let mut run = None;
         if most >= 64 && !self.is_scattered {
-            run = map.claim_word(arena, start, WORDS_LOOKED_AT);
+            run = map.claim_word(arena, start..end, WORDS_LOOKED_AT);
             self.is_scattered = run.is_none();
         }
         let one = |block: u64| block..block + 1;
@@ -286,7 +288,7 @@ impl<'a> Txn<'a> {
             zeroed.or_else(|| self.v.apart.take_any(self.v)).map(one)
         };
         let run = run
-            .or_else(|| map.claim(arena, start..map.len(), most))
+            .or_else(|| map.claim(arena, start..end, most))
             .or_else(|| map.claim(arena, 0..start, most))
             .or_else(kept)
             // Blocks may have been freed behind the search.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Extent, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = (1 << 8 | 15) << 1;
+pub const STATE_FORMAT: u64 = (1 << 8 | 16) << 1;
 
 /// The operations on contents. Each may use the store and the other operations.
 pub struct ScmfsFiles<M>(pub(crate) Core<Store<M>>);
