@@ -5,8 +5,8 @@
 
 use crate::error::Error;
 use crate::region::Region;
-use rustix::fd::{AsRawFd as _, OwnedFd};
-use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::path::Path;
 
@@ -24,14 +24,8 @@ pub(crate) fn nameless(path: &Path) -> Result<OwnedFd, Error> {
     if rustix::fs::lstat(path).is_ok() {
         return Err(Error::Exists(path.to_owned()));
     }
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    // The name is given by way of it.
-    if rustix::fs::access("/proc/self/fd", Access::EXISTS).is_err() {
-        return named(path);
-    }
     // Whatever the reason, the other way works, or explains why not.
-    rustix::fs::open(dir, flags, Mode::from_raw_mode(0o600)).or_else(|_| named(path))
+    os::nameless::make_beside(path).or_else(|_| named(path))
 }
 
 /// Returns whether a file has a name.
@@ -55,8 +49,7 @@ impl Region {
         let Some(file) = self.regular_file().filter(|file| !has_name(file)) else {
             return Ok(());
         };
-        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-        rustix::fs::linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW).map_err(|e| match e {
+        os::nameless::give_name(file, path).map_err(|e| match e {
             Errno::EXIST => Error::Exists(path.to_owned()),
             e => Error::io(path, "name the file", e),
         })

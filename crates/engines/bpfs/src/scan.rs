@@ -88,7 +88,7 @@ impl<M: Medium> Store<M> {
         let object = || "the inode file".to_owned();
         let (root_at, size_at, root) = self.inode_words();
         let size = self.medium.load_u64(size_at);
-        if size == 0 || !size.is_multiple_of(BLOCK) || size / INODE > self.v.inodes().len() as u64 {
+        if !self.v.is_inode_file_size(size, INODE) {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
         }

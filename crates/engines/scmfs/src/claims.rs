@@ -50,7 +50,7 @@ impl<M: Medium> Store<M> {
         self.medium.flush(PmOff::new(0), BLOCK);
         let object = || "the inode table".to_owned();
         let size = self.medium.load_u64(INODE_SIZE);
-        if size == 0 || !size.is_multiple_of(BLOCK) || size / INODE > self.v.inodes().len() as u64 {
+        if !self.v.is_inode_file_size(size, INODE) {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
         }

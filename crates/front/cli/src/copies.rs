@@ -5,14 +5,14 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use os::nameless::{give_name, make_beside, parent_of};
 use pmem::{Access, Lock, OpenOptions};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use tempfile::{Builder, NamedTempFile};
 
@@ -59,12 +59,13 @@ impl NewFile {
         if to.file_name().is_none() {
             return Err(Errno::INVAL.into());
         }
-        let dir = parent_of(to);
-        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        match rustix::fs::open(dir, flags, Mode::from_raw_mode(0o600)) {
+        match make_beside(to) {
             Ok(file) => Ok(Self::Nameless(file.into())),
             // Whatever the reason, this works, or explains why not.
-            Err(_) => Builder::new().prefix(".keepstone-").tempfile_in(dir).map(Self::Temporary),
+            Err(_) => {
+                let temporary = Builder::new().prefix(".keepstone-").tempfile_in(parent_of(to));
+                temporary.map(Self::Temporary)
+            }
         }
     }
 
@@ -90,13 +91,11 @@ impl NewFile {
 /// name, this one has a temporary name in between. That is always the same: if a process is killed
 /// there, the next process takes the name.
 fn put_nameless(file: &File, to: &Path) -> io::Result<()> {
-    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let name = |to: &Path| rustix::fs::linkat(CWD, &*own, CWD, to, AtFlags::SYMLINK_FOLLOW);
-    let mut named = name(to);
+    let mut named = give_name(file, to);
     if named == Err(Errno::EXIST) {
         let temporary = temporary_of(to);
         for _ in 0..NAMING_ATTEMPTS {
-            named = name(&temporary).and_then(|()| rustix::fs::rename(&temporary, to));
+            named = give_name(file, &temporary).and_then(|()| rustix::fs::rename(&temporary, to));
             match named {
                 Err(Errno::EXIST) => drop(rustix::fs::unlink(&temporary)),
                 // Another process has taken the temporary name.
@@ -112,11 +111,6 @@ fn put_nameless(file: &File, to: &Path) -> io::Result<()> {
 fn temporary_of(to: &Path) -> PathBuf {
     let name = to.file_name().unwrap_or_default().to_string_lossy();
     to.with_file_name(format!(".{name}.keepstone"))
-}
-
-/// Returns the directory of a file.
-pub fn parent_of(file: &Path) -> &Path {
-    file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Writes a new file, which replaces one of that name when it is complete and durable.

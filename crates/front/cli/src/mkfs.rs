@@ -51,12 +51,11 @@ pub fn make(args: &MkfsArgs) -> Result<Made> {
         None => create(args)?,
     };
     let is_thin = is_thin(args, &region)?;
-    let size = region.len();
     if !is_thin {
         allocate(&region, args, found.as_ref())?;
     }
     let info = lengthen(&region, args, found.as_ref(), is_thin)
-        .and_then(|()| format(&region, args, is_thin, size))
+        .and_then(|size| format(&region, args, is_thin, size))
         .inspect_err(|_| {
             if found.is_none() {
                 remove_new(&region, args);
@@ -79,37 +78,39 @@ pub fn make(args: &MkfsArgs) -> Result<Made> {
     })
 }
 
-/// Makes the file of a resizable pool longer than the pool.
+/// Makes the file of a resizable pool longer than the pool. Returns the size of such a pool.
 fn lengthen(
     region: &Region,
     args: &MkfsArgs,
     found: Option<&Metadata>,
     is_thin: bool,
-) -> Result<()> {
+) -> Result<Option<u64>> {
     let size = region.len();
     match args.max_size {
-        Some(_) if !is_thin || args.cache => {
+        _ if is_thin && !args.cache => {}
+        None => return Ok(None),
+        Some(_) => {
             bail!(
                 "--max-size: only a thin pool, and no cache, can get another size while it is used"
             )
         }
-        Some(max) => Ok(region.grow_sparse(max)?),
-        None if !is_thin || args.cache => Ok(()),
+    }
+    match args.max_size {
+        Some(max) => region.grow_sparse(max)?,
         // A file that was there keeps its length, unless a size is given.
         None => {
             let kept = found.filter(|_| args.size.is_none()).map(Metadata::len);
             let max = kept.unwrap_or_else(|| length_for(size)).min(*args.layout.limits().end());
             // Not all file systems, and limits of processes, allow so long a file.
             let _ = region.grow_sparse(max.max(size));
-            Ok(())
         }
     }
+    Ok(Some(size))
 }
 
-fn format(region: &Region, args: &MkfsArgs, is_thin: bool, size: u64) -> Result<PoolInfo> {
+fn format(region: &Region, args: &MkfsArgs, is_thin: bool, size: Option<u64>) -> Result<PoolInfo> {
     let maker = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let (label, is_backed) = (args.label.clone(), args.cache);
-    let size = (is_thin && !is_backed).then_some(size);
     let options = FormatOptions { label, owner: maker, is_backed, is_thin, size };
     let info = args.layout.format(region, &options)?;
     // Cuts off the part of the file beyond the pool.

@@ -15,13 +15,13 @@
 //!   what it has beyond that; if that fails, it gets the old size again. After a crash in between,
 //!   the pool has the new size, and files keep what they have (thin-T5).
 
-use crate::derived::{SharedPool as _, UNIT};
+use crate::derived::{SharedPool as _, UNIT, whole_units};
 use crate::files::{Files, MediumOf};
 use crate::fs::Core;
 use crate::layout::BLOCK;
 use crate::mounted::Pool;
 use crate::store::Storage;
-use crate::superblock::{POOL_RESIZED, POOL_SIZE, is_resizable, size_in_blocks, size_word};
+use crate::superblock::{POOL_RESIZED, POOL_SIZE, size_in_blocks, size_word};
 use crate::tables::Tables;
 use crate::thin::Trim;
 use pmem::{Medium, Pm};
@@ -40,7 +40,7 @@ where
     MediumOf<F>: Copy,
 {
     let sb = F::FORMAT.load(&medium)?;
-    let blocks = bytes / BLOCK / UNIT * UNIT;
+    let blocks = whole_units(bytes);
     let (least, most) = F::FORMAT.bytes;
     if !(least..=most).contains(&(blocks * BLOCK)) || blocks * BLOCK > medium.len() {
         return Err(Error::Unformattable(format!(
@@ -48,9 +48,7 @@ where
             medium.len()
         )));
     }
-    let is_resizable = is_resizable(&Pm(medium));
-    let present = size_in_blocks(&Pm(medium)).unwrap_or(sb.blocks.get());
-    if blocks < present {
+    if blocks < sb.size_in_blocks() {
         let failed = |err| match err {
             Error::Errno(Errno::NOSPC) => Error::Unformattable(
                 "what it holds does not fit into that size; choose a larger one, or remove files"
@@ -60,8 +58,8 @@ where
         };
         while vacate::<F>(medium, blocks).map_err(failed)? {}
     }
-    let length = match is_resizable {
-        true => (medium.len().min(most) / BLOCK / UNIT * UNIT).max(sb.blocks.get()),
+    let length = match sb.is_resizable() {
+        true => whole_units(medium.len().min(most)).max(sb.blocks.get()),
         false => blocks,
     };
     if length != sb.blocks.get() {
@@ -69,7 +67,7 @@ where
         let ready = medium.fence();
         let _ = medium.publish(POOL_RESIZED.get(), sb.resized_word(length), ready);
     }
-    if is_resizable {
+    if sb.is_resizable() {
         publish_size(&Pm(medium), blocks);
     }
     Ok(blocks * BLOCK)
@@ -92,7 +90,7 @@ impl<F: Files> Pool<F> {
             core.check_writable()?;
             size_in_blocks(&core.medium()).ok_or(Errno::OPNOTSUPP)
         })?;
-        let blocks = bytes / BLOCK / UNIT * UNIT;
+        let blocks = whole_units(bytes);
         if !(F::FORMAT.bytes.0 / BLOCK..=files.tables().blocks.len()).contains(&blocks) {
             return Err(Errno::INVAL);
         }
@@ -167,9 +165,7 @@ impl<S: Storage> Core<S> {
         if !tables.free.take(arena, free, 0) {
             return Err(Errno::NOSPC);
         }
-        (from..end).for_each(|block| {
-            tables.blocks.set(arena, block);
-        });
+        tables.blocks.set_range(arena, from..end);
         self.close_units(from / UNIT);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The superblock, the first block of every pool: a description of the pool, and the place of its
 //! inodes.
 
-use crate::derived::UNIT;
+use crate::derived::whole_units;
 use crate::layout::{BLOCK, BlockNo, InodeRecord, STATE_NAMES_ABSENT};
 use crate::tables::PoolLength;
 use pmem::{Fenced, Medium, Pm, PmOff};
@@ -141,16 +141,11 @@ pub fn is_thin(medium: &Pm<impl Medium>) -> bool {
     medium.load_u64(FLAGS) & flags::THIN != 0
 }
 
-/// Returns whether the pool can get another size while it is used. Its superblock was loaded
-/// before.
-pub fn is_resizable(medium: &Pm<impl Medium>) -> bool {
-    medium.load_u64(FLAGS) & flags::RESIZABLE != 0
-}
-
 /// Returns the number of blocks that the pool may take, if it is resizable. Its superblock was
 /// loaded before.
 pub fn size_in_blocks(medium: &Pm<impl Medium>) -> Option<u64> {
-    is_resizable(medium).then(|| medium.load_u64(POOL_SIZE) & LOW_HALF)
+    let is_resizable = medium.load_u64(FLAGS) & flags::RESIZABLE != 0;
+    is_resizable.then(|| medium.load_u64(POOL_SIZE) & LOW_HALF)
 }
 
 /// Returns the word at [`POOL_SIZE`] of a resizable pool that may take this number of blocks.
@@ -220,8 +215,17 @@ impl Superblock {
     /// Returns the length of the pool.
     pub fn length(&self) -> PoolLength {
         let blocks = self.blocks.get();
-        let room = self.flags.get() >> flags::ROOM_SHIFT & flags::ROOM_MAX;
-        PoolLength { blocks, expected: blocks >> room }
+        PoolLength { blocks, expected: blocks >> self.room() }
+    }
+
+    /// Returns the binary logarithm of how many times as long the pool was made as its first size.
+    fn room(&self) -> u64 {
+        self.flags.get() >> flags::ROOM_SHIFT & flags::ROOM_MAX
+    }
+
+    /// Returns the number of blocks that the pool may take.
+    pub fn size_in_blocks(&self) -> u64 {
+        if self.is_resizable() { self.size.get() & LOW_HALF } else { self.blocks.get() }
     }
 
     /// Returns whether the pool can get another size while it is used.
@@ -374,13 +378,14 @@ impl Format {
                 medium.len()
             ));
         }
-        let room = sb.flags.get() >> flags::ROOM_SHIFT & flags::ROOM_MAX;
-        let is_room_sound =
-            if sb.is_resizable() { blocks >> room >= least / BLOCK } else { room == 0 };
+        let is_room_sound = match sb.is_resizable() {
+            true => sb.length().expected >= least / BLOCK,
+            false => sb.room() == 0,
+        };
         if !is_room_sound {
             return unusable("its length does not suit its size");
         }
-        let size = sb.size.get() & LOW_HALF;
+        let size = sb.size_in_blocks();
         let is_size_sound = match sb.is_resizable() {
             true => sb.size.get() == sb.size_word(size) && (least / BLOCK..=blocks).contains(&size),
             false => sb.size.get() == 0,
@@ -422,7 +427,7 @@ impl Format {
             sb.branches.set(sb.branches_word(sb.branches.get() & LOW_HALF));
         }
         if sb.is_resizable() {
-            sb.size.set(sb.size_word(sb.size.get() & LOW_HALF));
+            sb.size.set(sb.size_word(sb.size_in_blocks()));
         }
         sb.checksum.set(self.checksum(&sb));
         Ok(sb.as_bytes().to_vec())
@@ -434,15 +439,13 @@ impl Format {
     /// As [`load`](Self::load).
     pub fn info(&self, medium: &impl Medium) -> Result<PoolInfo, Error> {
         let sb = self.load(medium)?;
-        let length = sb.blocks.get() * BLOCK;
-        let is_resizable = sb.is_resizable();
         Ok(PoolInfo {
             layout: self.layout,
             uuid: uuid::Uuid::from_bytes(sb.uuid),
             label: pool::label(&sb.label),
             version: sb.version.get(),
-            size_bytes: if is_resizable { (sb.size.get() & LOW_HALF) * BLOCK } else { length },
-            max_size_bytes: is_resizable.then_some(length),
+            size_bytes: sb.size_in_blocks() * BLOCK,
+            max_size_bytes: sb.is_resizable().then(|| sb.blocks.get() * BLOCK),
             created_ns: sb.created_ns.get(),
             block_bytes: sb.block_bytes.get(),
             has_backing_store: self.backed == Some(sb.version.get()),
@@ -475,7 +478,7 @@ impl Format {
             )));
         }
         check_label(&options.label)?;
-        let size = options.size.map(|bytes| bytes / BLOCK / UNIT * UNIT);
+        let size = options.size.map(whole_units);
         if size.is_some_and(|size| !options.is_thin || !(least / BLOCK..=blocks).contains(&size)) {
             return Err(Error::Unformattable(format!(
                 "the size of a thin pool in this region is between {least} and {} bytes",

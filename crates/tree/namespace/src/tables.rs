@@ -435,6 +435,12 @@ impl Tables {
         self.slots().load(Acquire)
     }
 
+    /// Returns whether the inodes can have this many bytes in all, of `inode_bytes` each.
+    pub fn is_inode_file_size(&self, bytes: u64, inode_bytes: u64) -> bool {
+        let most = self.inodes().len() as u64;
+        bytes > 0 && bytes.is_multiple_of(BLOCK) && bytes / inode_bytes <= most
+    }
+
     /// Records that the inode file grew by the leaf at `at`, a block.
     pub fn add_leaf(&self, at: PmOff, inode_bytes: u64) {
         let first = self.inode_slots();

@@ -204,23 +204,20 @@ impl<S: Storage> Core<S> {
     fn release_excess(&self) {
         let tables = self.tables();
         let (arena, units) = (&tables.arena, tables.provisioned());
-        let mut left = tables.size_in_blocks() / UNIT;
-        let excess = units.count(arena).saturating_sub(left);
-        if tables.withheld() == 0 || excess == 0 {
-            return;
-        }
+        let excess = units.count(arena).saturating_sub(tables.size_in_blocks().div_ceil(UNIT));
+        let is_free = |unit: &Range<u64>| {
+            let blocks = tables.blocks_of(unit);
+            units.get(arena, unit.start) && tables.blocks.is_clear(arena, blocks)
+        };
         // The lowest places stay, as searches find them first.
-        left = excess;
-        for unit in (0..units.len()).rev().filter(|unit| units.get(arena, *unit)) {
-            let blocks = tables.blocks_of(&(unit..unit + 1));
-            if !tables.blocks.is_clear(arena, blocks.clone()) {
-                continue;
-            }
-            units.clear(arena, unit);
-            if self.release_blocks(&blocks).is_err() || left == 1 {
+        let each = (0..units.len()).rev().map(|unit| unit..unit + 1);
+        let mut chosen = Vec::new();
+        each.filter(is_free).take(excess as usize).for_each(|unit| add_below(&mut chosen, unit));
+        for run in chosen {
+            units.clear_range(arena, run.clone());
+            if self.release_blocks(&tables.blocks_of(&run)).is_err() {
                 break;
             }
-            left -= 1;
         }
     }
 
@@ -372,10 +369,7 @@ impl<S: Storage> Core<S> {
                 let run = start..(start + each).min(page.end);
                 let Some(count) = self.end_use_of(&run, trim.keep()) else { continue };
                 taken += count;
-                match chosen.last_mut() {
-                    Some(last) if last.start == run.end => last.start = run.start,
-                    _ => chosen.push(run),
-                }
+                add_below(&mut chosen, run);
             }
         }
         Ok(chosen)
@@ -438,6 +432,14 @@ impl<S: Storage> Core<S> {
             }
         }
         Ok(())
+    }
+}
+
+/// Adds a run to others, all of which lie behind it.
+fn add_below(runs: &mut Vec<Range<u64>>, run: Range<u64>) {
+    match runs.last_mut() {
+        Some(last) if last.start == run.end => last.start = run.start,
+        _ => runs.push(run),
     }
 }
 

@@ -8,6 +8,7 @@ use crashsim::recorder::Recorder;
 use crashsim::target::Target;
 use judges::bpfs::Bpfs;
 use judges::scmfs::Scmfs;
+use namespace::{Files, Storage};
 use pmem::{Medium as _, Region};
 use pool::{FormatOptions, MountOptions};
 use vfs::{Caller, FileSystem, NewKind, NewNode, ROOT};
@@ -104,6 +105,17 @@ fn plant<T: Target>(
     assert!(killed > 1, "{killed}");
 }
 
+/// Gives a mounted pool another size. Its other users go on, so it is not closed.
+fn resize_in_use<'m, F>(medium: &'m Recorder<CrashImage>, bytes: u64) -> Result<u64, pool::Error>
+where
+    F: Files<Storage: Storage<Medium = &'m Recorder<CrashImage>>>,
+{
+    let pool = namespace::Pool::<F>::mount(medium, &MountOptions::default())?;
+    let resized = pool.resize(bytes)?;
+    let _ = pool.into_medium();
+    Ok(resized)
+}
+
 #[test]
 fn bpfs_pools_survive() {
     let size = |image: &CrashImage| bpfs::info(image).unwrap().size_bytes;
@@ -117,13 +129,8 @@ fn bpfs_pools_survive() {
 fn bpfs_pools_in_use_survive() {
     let size = |image: &CrashImage| bpfs::info(image).unwrap().size_bytes;
     let format = |memory: &Region| drop(bpfs::format(memory, &resizable()).unwrap());
-    let resize = |medium: &Recorder<CrashImage>, bytes| {
-        let pool = bpfs::Bpfs::mount(medium, &MountOptions::default())?;
-        let resized = pool.resize(bytes)?;
-        // Its other users go on.
-        let _ = pool.into_medium();
-        Ok(resized)
-    };
+    let resize =
+        |medium: &Recorder<CrashImage>, bytes| resize_in_use::<bpfs::Files<_>>(medium, bytes);
     explore(&Bpfs, format, resize, size);
     plant(&Bpfs, format, resize, size);
 }
@@ -141,13 +148,8 @@ fn scmfs_pools_survive() {
 fn scmfs_pools_in_use_survive() {
     let size = |image: &CrashImage| scmfs::info(image).unwrap().size_bytes;
     let format = |memory: &Region| drop(scmfs::format(memory, &resizable()).unwrap());
-    let resize = |medium: &Recorder<CrashImage>, bytes| {
-        let pool = scmfs::Scmfs::mount(medium, &MountOptions::default())?;
-        let resized = pool.resize(bytes)?;
-        // Its other users go on.
-        let _ = pool.into_medium();
-        Ok(resized)
-    };
+    let resize =
+        |medium: &Recorder<CrashImage>, bytes| resize_in_use::<scmfs::ScmfsFiles<_>>(medium, bytes);
     explore(&Scmfs, format, resize, size);
     plant(&Scmfs, format, resize, size);
 }

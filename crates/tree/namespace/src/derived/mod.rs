@@ -25,7 +25,7 @@ pub use inodes::{ENGINE_BITS, Inode, InodeState, LIVE, Mapper, MappingCount, REM
 pub use mount_events::PoolEvents;
 pub use names::{NameIndex, POS_BITS};
 pub use sharing::{Held, SharedPool, attach, end_mappings};
-pub use state::{GlobalLock, Locks, Plan, SETTINGS, Sizes, State, UNIT};
+pub use state::{GlobalLock, Locks, Plan, SETTINGS, Sizes, State, UNIT, whole_units};
 pub use unnamed::notify_all as notify_all_unnamed;
 
 /// The unsafe part of this crate: promises to the arena.

@@ -7,6 +7,7 @@ use crate::derived::names::{NameEntry, NameIndex};
 use crate::derived::openings::Openings;
 use crate::derived::unnamed::{SERVERS, Unnamed};
 use crate::dirty::DirtyCounts;
+use crate::layout::BLOCK;
 use arena::atomic::AtomicU64;
 use arena::{Arena, Bitmap, HashIndex, Layout, LockMode, Pins, RwLock, Span};
 use os::caller;
@@ -50,6 +51,11 @@ pub const SETTINGS: usize = 17;
 
 /// Blocks of a unit of space that is taken from the file below, and given back: 64 KiB.
 pub const UNIT: u64 = 16;
+
+/// Returns the number of blocks in the whole units that this many bytes have room for.
+pub fn whole_units(bytes: u64) -> u64 {
+    bytes / (UNIT * BLOCK) * UNIT
+}
 
 /// Sizes of the tables.
 #[derive(Clone, Copy, Debug)]
