@@ -7,7 +7,7 @@ use std::ops::{Add, Sub};
 use std::sync::atomic::AtomicU8;
 
 /// An offset in PM: bytes from the start of the medium. The type does not state what lies there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct PmOff(u64);
 

@@ -84,6 +84,7 @@ impl Volatile {
             is_scattered: false,
             is_journal: false,
             is_apart: false,
+            is_of_inodes: false,
             taken: SmallVec::new(),
             freed: SmallVec::new(),
             kept: 0,
@@ -164,6 +165,8 @@ pub struct Txn<'a> {
     pub(crate) is_journal: bool,
     /// Whether the blocks are those of inodes or of a directory.
     is_apart: bool,
+    /// Whether the tree that changes is the inode file.
+    pub(crate) is_of_inodes: bool,
     taken: SmallVec<[BlockNo; 16]>,
     freed: SmallVec<[BlockNo; 16]>,
     /// The number of blocks that a pending commit has freed.

@@ -236,21 +236,50 @@ impl Numbers {
         // All slots at once: each growth takes fences of its own. Number 0 has a slot, too.
         let (all, free) = store.v.inode_counts();
         store.grow_inodes_to(all - free + 1 + missing)?;
+        let mut unfit = Vec::new();
         while self.count < count {
-            let run = store.new_inodes(self.hint, count - self.count)?;
+            let run = match store.new_inodes(self.hint, count - self.count) {
+                Ok(run) => run,
+                Err(e) => {
+                    release(store, unfit);
+                    return Err(e);
+                }
+            };
             self.hint = run.end;
-            self.count += run.end - run.start;
-            self.runs.push_back(run);
+            // Their records are written without locks, so no leaf may be copied meanwhile.
+            for run in by_leaf(run) {
+                match store.owns_records(&[Ino(run.start)]) {
+                    true => {
+                        self.count += run.end - run.start;
+                        self.runs.push_back(run);
+                    }
+                    false => unfit.push(run),
+                }
+            }
         }
+        release(store, unfit);
         Ok(())
     }
 
     /// Gives back those that are left.
     fn release<M: Medium>(&mut self, store: &Store<M>) {
-        while let Some(ino) = self.take() {
-            store.v.release_inode(ino);
-        }
+        release(store, self.runs.drain(..));
+        self.count = 0;
     }
+}
+
+/// Gives numbers back.
+fn release<M: Medium>(store: &Store<M>, runs: impl IntoIterator<Item = Range<u64>>) {
+    runs.into_iter().flatten().for_each(|number| store.v.release_inode(Ino(number)));
+}
+
+/// Returns the parts of a run of numbers whose inodes lie in one leaf each.
+fn by_leaf(run: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let leaves = run.start / INODES_PER_BLOCK..run.end.div_ceil(INODES_PER_BLOCK);
+    leaves.map(move |leaf| {
+        let all = leaf * INODES_PER_BLOCK..(leaf + 1) * INODES_PER_BLOCK;
+        run.start.max(all.start)..run.end.min(all.end)
+    })
 }
 
 impl<'a, M: Medium> TreeCopy<'a, M> {
@@ -348,6 +377,7 @@ impl<'a, M: Medium> TreeCopy<'a, M> {
         record.root.set(root.word());
         record.size.set(leaves.len() as u64 * BLOCK);
         files.medium.write_nt(v.at(), record.as_bytes());
+        files.v.note_used(dir.ino);
         let subdirs = children.iter().filter(|child| child.kind == FileKind::Dir).count();
         dir.prepare(v, subdirs as u32);
         v.add_blocks(need as i64);
@@ -482,6 +512,7 @@ impl<'a, M: Medium> TreeCopy<'a, M> {
         let (mut start, mut bytes) = (None, Vec::new());
         for child in children.iter().filter(|child| child.kind != FileKind::Dir) {
             let v = self.files.v.vinode(child.ino)?;
+            self.files.v.note_used(child.ino);
             child.prepare(v, 1);
             let at = v.at();
             match start {

@@ -319,6 +319,9 @@ impl<M: Medium> Files<M> {
                 // Another thread may have left a commit since that fence.
                 self.settle();
             }
+            if !self.owns(&[ino]) {
+                return Err(Errno::AGAIN);
+            }
             let v = self.live_file(ino)?;
             if self.is_backed() {
                 self.check_range(v, &range)?;

@@ -45,6 +45,7 @@ mod extent;
 mod file;
 mod fs;
 pub mod layout;
+mod leaves;
 mod lifecycle;
 mod order;
 mod parents;

@@ -48,7 +48,7 @@ type ParentsLine = [AtomicU32; IN_LINE as usize + 1];
 pub struct Parents {
     /// For each block: its own count of parents beyond one, and for the scan its [`BlockUse`].
     lines: Span<ParentsLine>,
-    /// Not 0 if blocks may be shared.
+    /// Not 0 if blocks may be shared; the second: if blocks of the inode file may be.
     in_use: Span<AtomicU64>,
 }
 
@@ -78,6 +78,8 @@ fn with_count(word: u32, count: i32) -> u32 {
 pub enum BlockUse {
     /// The content of a regular file: the top of a subtree of this height.
     Content(u8),
+    /// The same of an inode file, of the pool or of a snapshot.
+    Inodes(u8),
     /// Anything else: these blocks are never shared.
     Other,
 }
@@ -86,6 +88,7 @@ impl BlockUse {
     fn word(self) -> u32 {
         let number = match self {
             Self::Content(height) => u32::from(height) + 1,
+            Self::Inodes(height) => u32::from(height) + u32::from(HEIGHT_MAX) + 2,
             Self::Other => COUNT >> (USE_SHIFT - 4),
         };
         number << USE_SHIFT
@@ -121,6 +124,17 @@ impl Volatile {
     /// Records that blocks may be shared.
     pub fn set_sharing(&self) {
         self.arena.table(self.parents.in_use)[0].store(1, SeqCst);
+    }
+
+    /// Returns whether snapshots may share leaves of the inode file ([`mod@crate::leaves`]).
+    #[inline]
+    pub fn shares_inodes(&self) -> bool {
+        self.arena.table(self.parents.in_use)[1].load(Relaxed) != 0
+    }
+
+    /// Records that snapshots may share leaves of the inode file.
+    pub fn set_sharing_inodes(&self) {
+        self.arena.table(self.parents.in_use)[1].store(1, SeqCst);
     }
 
     /// Returns the word of a block, and the count of its line.
@@ -184,12 +198,15 @@ impl Volatile {
     /// Claims a block for the scan of a pool that has shared blocks. One step decides which of
     /// several owners is the first.
     pub fn claim(&self, block: BlockNo, used_as: BlockUse) -> Claim {
-        let ((word, _), used_as) = (self.parents_of(block), used_as.word());
+        let (used_as_kind, (word, _), used_as) = (used_as, self.parents_of(block), used_as.word());
         match word.compare_exchange(0, used_as, AcqRel, Acquire) {
             // The blocks at fixed places have no use here.
             Ok(_) if self.blocks.set(&self.arena, block.get()) => Claim::First,
             Err(other) if other & !COUNT == used_as && used_as != BlockUse::Other.word() => {
                 self.set_sharing();
+                if matches!(used_as_kind, BlockUse::Inodes(_)) {
+                    self.set_sharing_inodes();
+                }
                 self.add_parent(block).map_or(Claim::Refused, |()| Claim::Shared)
             }
             _ => Claim::Refused,
@@ -294,12 +311,12 @@ impl<M: Medium> Trees<M> {
 
 /// Makes the path to a range its inode's own (parents-P3), and with `leaves` the blocks of data.
 /// The content stays as it is.
-struct OwnEdit<'a, M> {
-    trees: &'a Trees<M>,
-    range: Range<u64>,
-    leaves: bool,
+pub struct OwnEdit<'a, M> {
+    pub trees: &'a Trees<M>,
+    pub range: Range<u64>,
+    pub leaves: bool,
     /// Whether blocks of data are to be copied even if they have one parent.
-    is_lent: bool,
+    pub is_lent: bool,
 }
 
 impl<M: Medium> Edit for OwnEdit<'_, M> {
@@ -329,6 +346,9 @@ impl<M: Medium> Edit for OwnEdit<'_, M> {
     }
 }
 
+/// Discounts a parent of a subtree, as [`Store::drop_blocks`].
+type DropTree<M> = fn(&Store<M>, Node, &mut dyn FnMut(BlockNo)) -> Result<()>;
+
 impl<M: Medium> Store<M> {
     /// As [`Volatile::transact`], for operations on trees that may be shared.
     pub fn transact<T, E: From<Errno>>(
@@ -337,35 +357,39 @@ impl<M: Medium> Store<M> {
         keep: u64,
         body: impl FnOnce(&mut Txn<'_>) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        let mut gone = Vec::new();
+        let (mut gone, mut inodes_gone) = (Vec::new(), Vec::new());
         let result = self.v.transact(blocks, keep, |txn| {
             let result = body(txn);
+            let dropped = if txn.is_of_inodes { &mut inodes_gone } else { &mut gone };
             if result.is_ok() {
-                gone = std::mem::take(&mut txn.dropped);
+                *dropped = std::mem::take(&mut txn.dropped);
                 return result;
             }
-            gone = std::mem::take(&mut txn.shared);
             // These are shared as before, so they have not changed.
             for (block, height) in &txn.with_shared_children {
                 let children = self.load_pointers(Some(*block));
                 let children = children.into_iter().filter_map(|p| self.check_block(p).ok()?);
-                gone.extend(children.map(|child| (child, height - 1)));
+                dropped.extend(children.map(|child| (child, height - 1)));
             }
+            gone.append(&mut txn.shared);
             result
         });
         if !gone.is_empty() {
-            self.discount(&gone);
+            self.discount(&gone, Self::drop_blocks);
+        }
+        if !inodes_gone.is_empty() {
+            self.discount(&inodes_gone, Self::drop_inode_tree);
         }
         result
     }
 
     /// Discounts a parent of each of these subtrees, which was durably removed (parents-P2).
     #[cold]
-    fn discount(&self, subtrees: &[(BlockNo, u8)]) {
+    fn discount(&self, subtrees: &[(BlockNo, u8)], drop: DropTree<M>) {
         let mut freed = Vec::new();
         for (block, height) in subtrees {
             let node = Node { block: Some(*block), height: *height, base: 0 };
-            if let Err(e) = self.drop_blocks(node, &mut |block| freed.push(block)) {
+            if let Err(e) = drop(self, node, &mut |block| freed.push(block)) {
                 tracing::error!(%e, "blocks of a shared tree stay allocated");
             }
         }
@@ -388,17 +412,24 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Returns the number of blocks that become free if a parent of this subtree is discounted.
-    /// `dropped` has the parents that were discounted so before, of shared blocks.
-    pub fn count_freed(&self, node: Node, dropped: &mut HashMap<BlockNo, u32>) -> Result<u64> {
-        let Some(block) = node.block else { return Ok(0) };
+    /// Returns whether a block becomes free if a parent of it is discounted. `dropped` has the
+    /// parents that were discounted so before, of shared blocks.
+    pub fn would_be_last(&self, block: BlockNo, dropped: &mut HashMap<BlockNo, u32>) -> bool {
         let others = self.v.parents_beyond_one(block);
-        if others > 0 {
-            let dropped = dropped.entry(block).or_default();
-            if *dropped < others {
-                *dropped += 1;
-                return Ok(0);
-            }
+        if others == 0 {
+            return true;
+        }
+        let dropped = dropped.entry(block).or_default();
+        let is_last = *dropped >= others;
+        *dropped += u32::from(!is_last);
+        is_last
+    }
+
+    /// Returns the number of blocks that become free if a parent of this subtree is discounted.
+    /// `dropped` is as for [`would_be_last`](Self::would_be_last).
+    pub fn count_freed(&self, node: Node, dropped: &mut HashMap<BlockNo, u32>) -> Result<u64> {
+        if node.block.is_none_or(|block| !self.would_be_last(block, dropped)) {
+            return Ok(0);
         }
         let mut count = 1;
         if node.height > 0 {
@@ -455,7 +486,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Returns the height of the first block with several parents on the way to byte `at`.
-    fn find_shared(&self, root: Root, at: u64) -> Result<Option<u8>> {
+    pub fn find_shared(&self, root: Root, at: u64) -> Result<Option<u8>> {
         let mut node = Node::top(root);
         while let Some(block) = node.block.filter(|_| at < root.span()) {
             if self.v.is_shared(block) {

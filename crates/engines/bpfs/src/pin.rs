@@ -14,13 +14,14 @@ const POINTERS: usize = 128;
 impl<M: Medium> Files<M> {
     /// As [`namespace::Files::contiguous`].
     pub fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)> {
+        self.prepare_access(ino)?;
         let _lock = self.v.lock_shared(ino)?;
         let v = self.live_file(ino)?;
         let end = self.load(v, Word::Size).min(offset.saturating_add(count));
         if offset >= end {
             return Ok((None, 0));
         }
-        self.touch_accessed(v);
+        self.touch_accessed(ino, v);
         self.note_read(v);
         if let Some((at, have)) = self.in_extent(v, offset)? {
             return Ok((Some(at), have.min(end - offset)));

@@ -51,8 +51,10 @@ struct ScanWalk<'a> {
     is_backed: bool,
     /// Whether a pointer is absent.
     has_absent: bool,
-    /// Whether blocks may have several parents, and whether those of this tree may.
-    sharing: Option<bool>,
+    /// What the blocks of this tree are, if blocks may have several parents.
+    sharing: Option<TreeUse>,
+    /// Subtrees that another walk claims, of an inode file.
+    shared: Vec<Node>,
     /// The blocks of pointers above the current one, if blocks may have several parents.
     path: BlockPath,
     /// Whether blocks are counted that another walk claims.
@@ -60,6 +62,17 @@ struct ScanWalk<'a> {
     blocks: u64,
     /// Blocks of data that are not marked clean.
     dirty: u64,
+}
+
+/// What the blocks of a tree are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TreeUse {
+    /// The content of a file or of a symbolic link.
+    Content,
+    /// An inode file.
+    Inodes,
+    /// Anything else, which is never shared.
+    Other,
 }
 
 /// A pointer that the walk has met, and the subtree that it should lead to.
@@ -92,8 +105,7 @@ impl<M: Medium> Store<M> {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
         }
-        let mut walk = self.scan_walk(scan, &object, size, None);
-        walk.holes = false;
+        let mut walk = self.scan_walk_of_inodes(scan, &object, size);
         let mut next = 0;
         let sound = self.walk_word(&mut walk, (root_at, root), &mut |block, base| {
             self.medium.flush(block.at(0), BLOCK);
@@ -162,8 +174,11 @@ impl<M: Medium> Store<M> {
         content: Option<FileKind>,
     ) -> ScanWalk<'a> {
         let is_backed = content == Some(FileKind::File) && self.trees.is_backed();
-        let may_have = matches!(content, Some(FileKind::File | FileKind::Symlink));
-        let sharing = namespace::may_share(&self.medium).then_some(may_have);
+        let used_as = match content {
+            Some(FileKind::File | FileKind::Symlink) => TreeUse::Content,
+            _ => TreeUse::Other,
+        };
+        let sharing = namespace::may_share(&self.medium).then_some(used_as);
         let path = BlockPath::new();
         ScanWalk {
             scan,
@@ -173,6 +188,7 @@ impl<M: Medium> Store<M> {
             is_backed,
             has_absent: false,
             sharing,
+            shared: Vec::new(),
             path,
             counts: true,
             blocks: 0,
@@ -180,12 +196,24 @@ impl<M: Medium> Store<M> {
         }
     }
 
+    /// Begins the walk of an inode file.
+    fn scan_walk_of_inodes<'a>(
+        &self,
+        scan: &'a Scan,
+        object: &'a dyn Fn() -> String,
+        size: u64,
+    ) -> ScanWalk<'a> {
+        let walk = self.scan_walk(scan, object, size, None);
+        let sharing = walk.sharing.map(|_| TreeUse::Inodes);
+        ScanWalk { holes: false, counts: false, sharing, ..walk }
+    }
+
     /// Claims the blocks of all snapshots, if the pool's present state is used.
     pub fn scan_snapshots(&self, scan: &Scan) {
         if self.snapshot.get().is_some() {
             return;
         }
-        let mut names = HashSet::new();
+        let (mut names, mut read) = (HashSet::new(), HashSet::new());
         for entry in snapshots::entries(&self.medium) {
             let name = entry.name();
             let object = || format!("snapshot {:?} at {:#x}", name, entry.root_at);
@@ -194,7 +222,7 @@ impl<M: Medium> Store<M> {
                 sound = Err("another one has its name".to_owned());
             }
             match sound {
-                Ok(()) => self.scan_snapshot(scan, &entry, &object),
+                Ok(()) => self.scan_snapshot(scan, &entry, &object, &mut read),
                 Err(what) => {
                     scan.problem(object, what, Some(((entry.root_at, 0), "drop the snapshot")))
                 }
@@ -202,26 +230,54 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Claims the blocks of a snapshot. Reports what is wrong with it.
-    fn scan_snapshot(&self, scan: &Scan, entry: &TableEntry, object: &dyn Fn() -> String) {
+    /// Claims the blocks of a snapshot. Reports what is wrong with it. `read` has the leaves of the
+    /// pool's inode file that an earlier snapshot has led to.
+    fn scan_snapshot(
+        &self,
+        scan: &Scan,
+        entry: &TableEntry,
+        object: &dyn Fn() -> String,
+        read: &mut HashSet<BlockNo>,
+    ) {
         let drop = Some(((entry.root_at, 0), "drop the snapshot"));
         let mut leaves = Vec::new();
         let size = self.medium.load_u64(entry.size_at);
-        let mut walk = self.scan_walk(scan, object, size, None);
-        walk.holes = false;
-        let sound =
-            self.walk_word(&mut walk, (entry.root_at, entry.root_word()), &mut |block, base| {
-                if base == leaves.len() as u64 * BLOCK {
-                    leaves.push(block);
-                }
+        let mut walk = self.scan_walk_of_inodes(scan, object, size);
+        let root = (entry.root_at, entry.root_word());
+        let mut sound = self.walk_word(&mut walk, root, &mut |block, base| {
+            leaves.push((base, block, true));
+        });
+        for node in std::mem::take(&mut walk.shared) {
+            // The first walk reports damage.
+            let all = self.visit(node, &(0..size), &mut |block, base| {
+                leaves.push((base, block, false));
+                Ok(true)
             });
-        if !sound || leaves.len() as u64 * BLOCK != size {
+            sound &= all.is_ok();
+        }
+        leaves.sort_unstable_by_key(|(base, ..)| *base);
+        let follow = (0..size).step_by(BLOCK as usize).eq(leaves.iter().map(|(base, ..)| *base));
+        if !sound || !follow {
             return scan.problem(object, "its inode file is damaged".to_owned(), drop);
         }
-        for (n, leaf) in (0..).zip(leaves) {
-            for i in 0..INODES_PER_BLOCK {
-                let object = || format!("{}, inode {}", object(), n * INODES_PER_BLOCK + i);
-                if self.scan_snapshot_inode(scan, leaf.at(i * INODE), &object).is_none() {
+        for (n, (_, leaf, is_first)) in (0..).zip(leaves) {
+            let numbers = n * INODES_PER_BLOCK..(n + 1) * INODES_PER_BLOCK;
+            let is_of_pool = |number| {
+                let v = self.v.inodes().get(number as usize);
+                v.filter(|v| v.at() == leaf.at(number % INODES_PER_BLOCK * INODE))
+            };
+            // Another walk has claimed what other shared leaves lead to.
+            if !is_first && (is_of_pool(numbers.start).is_none() || !read.insert(leaf)) {
+                continue;
+            }
+            for number in numbers {
+                // The names of the pool have led to these inodes.
+                if !is_first && is_of_pool(number).is_some_and(|v| v.is_live()) {
+                    continue;
+                }
+                let object = || format!("{}, inode {number}", object());
+                let at = leaf.at(number % INODES_PER_BLOCK * INODE);
+                if self.scan_snapshot_inode(scan, at, &object).is_none() {
                     scan.problem(object, "it is no inode of a snapshot".to_owned(), drop);
                 }
             }
@@ -271,8 +327,9 @@ impl<M: Medium> Store<M> {
     /// Claims a block for the walk of a tree (scan-S1).
     fn claim(&self, walk: &ScanWalk<'_>, block: BlockNo, height: u8) -> Claim {
         match walk.sharing {
-            Some(true) => self.v.claim(block, BlockUse::Content(height)),
-            Some(false) => self.v.claim(block, BlockUse::Other),
+            Some(TreeUse::Content) => self.v.claim(block, BlockUse::Content(height)),
+            Some(TreeUse::Inodes) => self.v.claim(block, BlockUse::Inodes(height)),
+            Some(TreeUse::Other) => self.v.claim(block, BlockUse::Other),
             None if self.v.blocks.set(&self.v.arena, block.get()) => Claim::First,
             None => Claim::Refused,
         }
@@ -349,6 +406,9 @@ impl<M: Medium> Store<M> {
                 if walk.counts {
                     walk.blocks += self.count_shared(node);
                 }
+                if walk.sharing == Some(TreeUse::Inodes) {
+                    walk.shared.push(node);
+                }
                 return true;
             }
             Claim::Shared => {
@@ -379,7 +439,7 @@ impl<M: Medium> Store<M> {
             let (slot, base) = (block.at(i * 8), met.base + i * span(height));
             if base >= walk.size {
                 walk.scan.note_stale(slot);
-                if walk.sharing == Some(true) {
+                if matches!(walk.sharing, Some(TreeUse::Content | TreeUse::Inodes)) {
                     let mut stale = self.shared_scan.stale.lock().expect("no worker panics");
                     stale.push((slot, walk.path.clone()));
                 }

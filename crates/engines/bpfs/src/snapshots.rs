@@ -200,8 +200,15 @@ impl<M: Medium> Trees<M> {
         Root::new(level.first().copied(), height)
     }
 
-    /// Copies the first bytes of a tree, which has no holes there.
-    fn copy_leaves(&self, txn: &mut Txn<'_>, root: Root, bytes: u64) -> Result<Root> {
+    /// Copies the first bytes of a tree, which has no holes there. Calls `copied(old, new)` for each
+    /// leaf.
+    fn copy_leaves(
+        &self,
+        txn: &mut Txn<'_>,
+        root: Root,
+        bytes: u64,
+        copied: &mut dyn FnMut(BlockNo, BlockNo),
+    ) -> Result<Root> {
         let mut leaves = Vec::new();
         self.visit(Node::top(root), &(0..bytes), &mut |block, base| {
             if base != leaves.len() as u64 * BLOCK {
@@ -209,6 +216,7 @@ impl<M: Medium> Trees<M> {
             }
             let new = txn.take();
             self.medium.copy_nt(new.at(0), block.at(0), BLOCK);
+            copied(block, new);
             leaves.push(new);
             Ok(true)
         })?;
@@ -285,15 +293,20 @@ impl<M: Medium> Store<M> {
     ) -> Result<u64> {
         let mut blocks = blocks_over(inodes / INODES_PER_BLOCK);
         for number in 0..inodes {
-            let record = source(number)?;
-            let kind = kind_of(&record)?;
-            if kind == Some(FileKind::Dir) {
-                blocks += blocks_over(record.size.get().div_ceil(BLOCK));
-            }
-            if kind.is_some() && record.xattr.get() != 0 {
-                let len = self.list_bytes(self.check_root(record.xattr.get())?)?;
-                blocks += blocks_over(len.div_ceil(BLOCK));
-            }
+            blocks += self.blocks_of_trees(&source(number)?)?;
+        }
+        Ok(blocks)
+    }
+
+    /// Returns the number of blocks that [`copy_trees`](Self::copy_trees) takes.
+    pub fn blocks_of_trees(&self, record: &InodeRecord) -> Result<u64> {
+        let (kind, mut blocks) = (kind_of(record)?, 0);
+        if kind == Some(FileKind::Dir) {
+            blocks += blocks_over(record.size.get().div_ceil(BLOCK));
+        }
+        if kind.is_some() && record.xattr.get() != 0 {
+            let len = self.list_bytes(self.check_root(record.xattr.get())?)?;
+            blocks += blocks_over(len.div_ceil(BLOCK));
         }
         Ok(blocks)
     }
@@ -312,7 +325,7 @@ impl<M: Medium> Store<M> {
             let mut leaf = [0; BLOCK as usize];
             for (number, place) in (first..).zip(leaf.chunks_exact_mut(INODE as usize)) {
                 let mut record = source(number)?;
-                self.copy_trees(txn, &mut record)?;
+                self.copy_trees(txn, &mut record, &mut |_, _| {})?;
                 place.copy_from_slice(record.as_bytes());
             }
             let block = txn.take();
@@ -322,12 +335,18 @@ impl<M: Medium> Store<M> {
         Ok(self.build_over(txn, leaves))
     }
 
-    /// Makes trees of its own for an inode, or counts another parent of what it shares.
-    fn copy_trees(&self, txn: &mut Txn<'_>, record: &mut InodeRecord) -> Result<()> {
+    /// Makes trees of its own for a copied inode, or counts another parent of what it shares. Calls
+    /// `copied(old, new)` for each block of a directory.
+    pub fn copy_trees(
+        &self,
+        txn: &mut Txn<'_>,
+        record: &mut InodeRecord,
+        copied: &mut dyn FnMut(BlockNo, BlockNo),
+    ) -> Result<()> {
         let Some(kind) = kind_of(record)? else { return Ok(()) };
         let (root, size) = (self.check_root(record.root.get())?, record.size.get());
         match kind {
-            FileKind::Dir => record.root.set(self.copy_leaves(txn, root, size)?.word()),
+            FileKind::Dir => record.root.set(self.copy_leaves(txn, root, size, copied)?.word()),
             FileKind::File | FileKind::Symlink => {
                 debug_assert!(self.ends_within(Node::top(root), size), "parents-P5");
                 if let Some(block) = root.block() {
@@ -338,48 +357,23 @@ impl<M: Medium> Store<M> {
         }
         if record.xattr.get() != 0 {
             let list = self.check_root(record.xattr.get())?;
-            let copy = self.copy_leaves(txn, list, self.list_bytes(list)?)?;
+            let bytes = self.list_bytes(list)?;
+            let copy = self.copy_leaves(txn, list, bytes, &mut |_, _| {})?;
             record.xattr.set(copy.word());
         }
         Ok(())
-    }
-
-    /// Calls `each` for the trees of a snapshot: those of its inodes, then its inode file.
-    fn visit_snapshot(
-        &self,
-        entry: &TableEntry,
-        each: &mut dyn FnMut(Node) -> Result<()>,
-    ) -> Result<()> {
-        let root = self.check_root(entry.root_word())?;
-        self.visit(Node::top(root), &(0..entry.content.size.get()), &mut |block, _| {
-            let mut leaf = [0; BLOCK as usize];
-            self.medium.read(block.at(0), &mut leaf);
-            for record in leaf.chunks_exact(INODE as usize) {
-                let record = InodeRecord::read_from_bytes(record).map_err(|_| Errno::UCLEAN)?;
-                if kind_of(&record)?.is_some() {
-                    for word in [record.root.get(), record.xattr.get()] {
-                        each(Node::top(self.check_root(word)?))?;
-                    }
-                }
-            }
-            Ok(true)
-        })?;
-        each(Node::top(root))
     }
 
     /// Frees the blocks that only a deleted snapshot held. They have not changed (snapshots-N3), so
     /// these are the ones that its creation has counted.
     fn free_snapshot(&self, entry: &TableEntry) -> Result<()> {
         let mut freed = Vec::with_capacity(BATCH);
-        self.visit_snapshot(entry, &mut |node| {
-            let mut free = |block| {
-                freed.push(block);
-                if freed.len() == BATCH {
-                    self.v.release(&freed);
-                    freed.clear();
-                }
-            };
-            self.drop_blocks(node, &mut free)
+        self.drop_inode_tree(self.inodes_of(entry)?, &mut |block| {
+            freed.push(block);
+            if freed.len() == BATCH {
+                self.v.release(&freed);
+                freed.clear();
+            }
         })?;
         self.v.release(&freed);
         Ok(())
@@ -389,23 +383,21 @@ impl<M: Medium> Store<M> {
     fn held_blocks(&self, snapshots: &[TableEntry]) -> Result<u64> {
         let (mut dropped, mut blocks) = (HashMap::new(), 0);
         for entry in snapshots {
-            self.visit_snapshot(entry, &mut |node| {
-                blocks += self.count_freed(node, &mut dropped)?;
-                Ok(())
-            })?;
+            blocks += self.count_freed_inodes(self.inodes_of(entry)?, &mut dropped)?;
         }
         Ok(blocks)
     }
 
-    /// Records on the media, durably, that the pool has a table of snapshots: before the first
-    /// entry. The table is all zeros since the pool was formatted.
+    /// Records on the media, durably, that the pool has a table of snapshots, which may share leaves
+    /// of its inode file: before the first entry. The table is all zeros since the pool was
+    /// formatted, or has snapshots of programs from before.
     pub fn begin_snapshots(&self) {
         self.begin_sharing();
-        if namespace::may_have_snapshots(&self.medium) {
+        let word = namespace::snapshots_word(&self.medium);
+        if self.medium.load_u64(POOL_SNAPSHOTS) == word {
             return;
         }
-        let ready = Fenced::not_needed("the table is empty");
-        let word = namespace::snapshots_word(&self.medium);
+        let ready = Fenced::not_needed("no leaf is shared yet");
         let _ = self.medium.publish(POOL_SNAPSHOTS, word, ready);
     }
 
@@ -439,7 +431,7 @@ impl<M: Medium> Store<M> {
 }
 
 /// Makes the record one of no inode. Its generation stays, so that the next use has another.
-fn clear(record: &mut InodeRecord) {
+pub fn clear(record: &mut InodeRecord) {
     let generation = (record.generation, record.generation_again);
     *record = InodeRecord::new_zeroed();
     (record.generation, record.generation_again) = generation;
@@ -480,15 +472,11 @@ impl<M: Medium> Files<M> {
         let at = self.free_entry(name)?;
         // snapshots-N5.
         self.settle();
-        let inodes = self.v.inode_slots();
-        let tree = self.inodes_of_tree()?;
-        let source = |number| self.present_inode(number, tree.as_ref());
-        self.transact(self.blocks_to_copy(inodes, &source)?, KEEP, |txn| {
-            let root = self.copy_inodes(txn, inodes, &source)?;
-            let now = self.time_of_creation();
-            let entry = SnapshotEntry::new(name, inodes * INODE, now);
+        let tree = if self.has_branches()? { self.inodes_of_tree()? } else { None };
+        let size = self.v.inode_slots() * INODE;
+        self.share_inodes(tree.as_ref(), KEEP, |root| {
+            let entry = SnapshotEntry::new(name, size, self.time_of_creation());
             self.publish_entry(at, &entry, root.word());
-            Ok(())
         })
     }
 

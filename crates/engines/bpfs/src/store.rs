@@ -105,6 +105,7 @@ impl<M: Medium> Store<M> {
     fn grow_inode_file(&self, leaves: u64) -> Result<()> {
         let size = self.medium.load_u64(INODE_SIZE);
         let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
+        let root = self.own_end_of_inodes(root, size)?;
         let end = size + leaves.clamp(1, FANOUT) * BLOCK;
         self.transact(blocks_to_append(root, &(size..end)), KEEP, |txn| {
             txn.take_apart();
@@ -145,6 +146,7 @@ impl<M: Medium> Store<M> {
                 }
             }
         }
+        self.v.note_used(ino);
         if v.kind() == FileKind::Dir {
             self.v.drop_dir_state(v);
         }
@@ -256,6 +258,19 @@ impl<M: Medium> Storage for Store<M> {
             Some(_) => None,
             None => namespace::branches_dir(&self.medium),
         }
+    }
+
+    #[inline]
+    fn owns(&self, inos: &[Ino]) -> bool {
+        self.owns_records(inos)
+    }
+
+    fn make_own(&self, inos: &[Ino]) -> Result<()> {
+        self.own_records(inos)
+    }
+
+    fn note_unnamed(&self, ino: Ino) {
+        self.v.note_unnamed(ino);
     }
 
     fn absent_root(&self, size: u64) -> u64 {

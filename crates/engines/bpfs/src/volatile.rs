@@ -12,6 +12,7 @@
 //! part that only trees of blocks need.
 
 use crate::layout::{INODES_PER_BLOCK, records};
+use crate::leaves::LeafNotes;
 use crate::order::Pending;
 use crate::parents::Parents;
 use crate::zeroed::ZeroedBlocks;
@@ -28,6 +29,7 @@ pub struct Volatile {
     pub records: RecordLocks,
     pub pending: Pending,
     pub parents: Parents,
+    pub leaves: LeafNotes,
     /// Held while a snapshot is deleted, or the blocks of all are counted.
     pub snapshots: RecordLocks,
 }
@@ -40,6 +42,7 @@ pub struct VolatilePlan {
     records: RecordLocks,
     pending: Pending,
     parents: Parents,
+    leaves: LeafNotes,
     snapshots: RecordLocks,
 }
 
@@ -52,9 +55,10 @@ impl VolatilePlan {
         let apart = ApartRuns::plan(l, 2);
         let pending = Pending::plan(l);
         let parents = Parents::plan(l, length.blocks);
+        let leaves = LeafNotes::plan(l, length.expected);
         let snapshots = RecordLocks::plan(l, 1);
         let zeroed = ZeroedBlocks::plan(l);
-        Self { zeroed, apart, records, pending, parents, snapshots, tables }
+        Self { zeroed, apart, records, pending, parents, leaves, snapshots, tables }
     }
 
     /// Returns the places of all tables.
@@ -64,9 +68,9 @@ impl VolatilePlan {
 
     /// Opens the state in this memory.
     pub fn open(self, memory: Memory) -> Volatile {
-        let Self { tables, zeroed, apart, records, pending, parents, snapshots } = self;
+        let Self { tables, zeroed, apart, records, pending, parents, leaves, snapshots } = self;
         let tables = tables.open(memory);
-        Volatile { tables, zeroed, apart, records, pending, parents, snapshots }
+        Volatile { tables, zeroed, apart, records, pending, parents, leaves, snapshots }
     }
 }
 

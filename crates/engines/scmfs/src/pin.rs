@@ -17,7 +17,7 @@ impl<M: Medium> ScmfsFiles<M> {
         if offset >= end {
             return Ok((None, 0));
         }
-        self.touch_accessed(v);
+        self.touch_accessed(ino, v);
         let map = self.map(v)?;
         let within = offset % BLOCK;
         let blocks = (end - offset + within).div_ceil(BLOCK);

@@ -135,6 +135,7 @@ impl<S: Storage> Core<S> {
         self.check_writable()?;
         let dir = self.branches_dir().ok_or(Errno::NOENT)?;
         let found = self.find_name(dir, name.as_bytes()).ok_or(Errno::NOENT)?;
+        self.make_own(&[ROOT, dir])?;
         let (old, new) = (self.live_dir(ROOT)?, self.live_dir(found.ino)?);
         let mut words: Words =
             WORDS.iter().map(|word| (self.word_at(old, *word), self.load(new, *word))).collect();

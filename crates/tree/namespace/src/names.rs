@@ -203,6 +203,7 @@ impl<S: Storage> Core<S> {
                 self.write_new(caller, dir, d, v, &node, |_| Ok(())).inspect_err(|_| v.end())?;
             // Another thread may name it later, and that thread's fence covers only its own stores.
             let _ = self.medium().fence();
+            self.note_unnamed(ino);
             self.hold(ino, v);
             Ok(v.attr(ino, &record))
         });
@@ -263,6 +264,7 @@ impl<S: Storage> Core<S> {
 
     /// Implements `FileSystem::readlink`.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.prepare_access(ino)?;
         let _lock = self.tables().lock_shared(ino)?;
         let v = self.live(ino)?;
         if v.kind() != FileKind::Symlink {
@@ -274,7 +276,7 @@ impl<S: Storage> Core<S> {
         }
         let mut target = vec![0; size as usize];
         self.read_target(v, &mut target)?;
-        self.touch_accessed(v);
+        self.touch_accessed(ino, v);
         Ok(target)
     }
 
@@ -437,7 +439,10 @@ impl<S: Storage> Core<S> {
         }
         match v.refs.load(Acquire) {
             0 => self.reap(ino, v),
-            _ => self.notify_unnamed(ino),
+            _ => {
+                self.note_unnamed(ino);
+                self.notify_unnamed(ino);
+            }
         }
     }
 
@@ -448,10 +453,11 @@ impl<S: Storage> Core<S> {
         cookie: u64,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
+        self.prepare_access(dir)?;
         let _lock = self.tables().lock_shared(dir)?;
         let d = self.live_dir(dir)?;
         self.open_dir(dir)?;
-        self.touch_accessed(d);
+        self.touch_accessed(dir, d);
         let dots: [(Ino, &[u8]); 2] = [(dir, b"."), (self.parent(dir, d), b"..")];
         for (i, (ino, name)) in dots.into_iter().enumerate().skip(cookie.min(2) as usize) {
             let e = DirEntry { ino, kind: FileKind::Dir, name, cookie: i as u64 + 1 };

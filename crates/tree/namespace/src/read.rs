@@ -39,10 +39,11 @@ impl<S: Storage> Core<S> {
                 return Ok(n);
             }
         }
+        self.prepare_access(ino)?;
         let _lock = self.tables().lock_shared(ino)?;
         let v = self.live_file(ino)?;
         let n = copy(v).map_err(|e| report(ino, e))?;
-        self.touch_accessed(v);
+        self.touch_accessed(ino, v);
         self.note_read(v);
         Ok(n)
     }

@@ -235,8 +235,11 @@ impl<S: Storage> Core<S> {
             return;
         }
         match FileKind::from_mode(self.load(v, Word::Mode) as u32) {
-            Some(FileKind::Dir) => self.adopt_inode(scan, None, ino, v, REMOVED),
-            Some(_) => self.adopt_inode(scan, None, ino, v, held.unnamed),
+            Some(kind) => {
+                let flags = if kind == FileKind::Dir { REMOVED } else { held.unnamed };
+                self.adopt_inode(scan, None, ino, v, flags);
+                self.note_unnamed(ino);
+            }
             None => {
                 scan.problem(|| format!("inode {}", ino.0), "it is in use, but free".into(), None)
             }

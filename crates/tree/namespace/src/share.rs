@@ -33,7 +33,7 @@ impl<S: Storage> SharedPool for Core<S> {
         if ino == vfs::ROOT || self.is_read_only() || !v.has_no_name() {
             return Ok(());
         }
-        let _lock = self.tables().lock_exclusive(&[ino])?;
+        let _lock = self.lock_own(&[ino])?;
         if v.is_live() && v.refs.load(Acquire) == 0 && v.has_no_name() {
             self.reap(ino, v);
         }

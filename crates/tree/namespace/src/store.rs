@@ -92,6 +92,24 @@ pub trait Storage: Sized + Send + Sync {
     #[inline]
     fn settle(&self) {}
 
+    // --- snapshots ------------------------------------------------------------------------------
+
+    /// Returns whether the records of these inodes may change in place: no snapshot shares them.
+    /// The caller holds the inodes' locks.
+    #[inline]
+    fn owns(&self, _inos: &[Ino]) -> bool {
+        true
+    }
+
+    /// Makes these inodes' records the pool's own, so that they may change in place. The caller
+    /// holds no lock of an inode.
+    fn make_own(&self, _inos: &[Ino]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Notes that a live inode has no name. The caller holds its lock exclusively, or runs a scan.
+    fn note_unnamed(&self, _ino: Ino) {}
+
     // --- space ----------------------------------------------------------------------------------
 
     /// Returns the number of blocks that are kept for later use: [`make_space`](Self::make_space)
@@ -453,9 +471,20 @@ pub trait Storage: Sized + Send + Sync {
         }
     }
 
-    /// Records an access if the mount requires it. Not worth a fence.
-    fn touch_accessed(&self, v: &VInode) {
-        if !self.is_access_recorded(v) {
+    /// Prepares an inode for the record of an access, if the mount requires it. The caller holds no
+    /// lock of an inode.
+    #[inline]
+    fn prepare_access(&self, ino: Ino) -> Result<()> {
+        if self.owns(&[ino]) || self.is_access_recorded(self.tables().vinode(ino)?) {
+            return Ok(());
+        }
+        self.make_own(&[ino])
+    }
+
+    /// Records an access if the mount requires it, and the inode was
+    /// [prepared](Self::prepare_access). Not worth a fence.
+    fn touch_accessed(&self, ino: Ino, v: &VInode) {
+        if !self.is_access_recorded(v) && self.owns(&[ino]) {
             self.touch(v, [Word::Atime]);
         }
     }

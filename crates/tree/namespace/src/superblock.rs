@@ -262,9 +262,15 @@ impl Superblock {
         self.marker(b"SHARED\0\0")
     }
 
-    /// Returns the word of a pool with a table of snapshots: the FNV-1a of the UUID and
-    /// `SNAPSHOT`.
+    /// Returns the word of a pool with a table of snapshots, which may share leaves of its inode
+    /// file: the FNV-1a of the UUID and `SNAPLEAF`.
     fn snapshots_word(&self) -> u64 {
+        self.marker(b"SNAPLEAF")
+    }
+
+    /// Returns the word of a pool whose snapshots share no leaves, as programs from before made
+    /// them: the FNV-1a of the UUID and `SNAPSHOT`.
+    fn old_snapshots_word(&self) -> u64 {
         self.marker(b"SNAPSHOT")
     }
 
@@ -363,7 +369,8 @@ impl Format {
             return unusable("files share blocks, which they cannot with a backing store");
         }
         let snapshots = sb.snapshots.get();
-        if snapshots != 0 && (!shares || snapshots != sb.snapshots_word()) {
+        let are_known = [0, sb.snapshots_word(), sb.old_snapshots_word()].contains(&snapshots);
+        if !are_known || snapshots != 0 && !shares {
             return unusable("the word that tells whether it has snapshots is damaged");
         }
         let branches = sb.branches.get();

@@ -7,7 +7,8 @@ use crate::layout::BLOCK;
 use arena::{Arena, Bitmap, FreeCount, Handle, Layout, Link, RwLock, Shared, Slab, Span};
 use pmem::PmOff;
 use smallvec::SmallVec;
-use std::ops::Deref;
+use std::collections::HashMap;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Errno, FileKind, Ino, Result};
 
@@ -452,6 +453,20 @@ impl Tables {
         self.slots().store(first + BLOCK / inode_bytes, Release);
     }
 
+    /// Records that the leaf with the record of this number, its first, lies at `at` now. The
+    /// caller holds the locks of all its inodes.
+    pub fn move_leaf(&self, first: u64, at: PmOff, inode_bytes: u64) {
+        let records = self.inodes().iter().skip(first as usize).take((BLOCK / inode_bytes) as usize);
+        for (i, v) in (0..).zip(records) {
+            v.place.store((at + i * inode_bytes).get(), Release);
+        }
+    }
+
+    /// Returns whether all of these inode numbers are in use.
+    pub fn are_in_use(&self, numbers: Range<u64>) -> bool {
+        self.common.count_numbers(numbers.clone()) == numbers.end - numbers.start
+    }
+
     /// Returns the inode number at which to start the search for a free one.
     fn inode_hint(&self) -> u64 {
         let h = hint().get();
@@ -544,6 +559,22 @@ impl Tables {
         db.place.store(at.get(), Relaxed);
         db.sibling.store(state.blocks.swap(handle.0, Relaxed), Relaxed);
         Ok(handle)
+    }
+
+    /// Records that blocks of a directory were copied: old and new places. The caller holds its
+    /// lock exclusively.
+    pub fn move_dir_blocks(&self, v: &VInode, moved: &HashMap<PmOff, PmOff>) {
+        let Some(state) = Handle::from_link(v.dir.load(Relaxed)) else { return };
+        let mut next = self.dir_states.get(&self.arena, state).blocks.load(Relaxed);
+        for _ in 0..self.dir_blocks.capacity() {
+            let Some(handle) = Handle::from_link(next) else { return };
+            let block = self.dir_block(handle);
+            if let Some(new) = moved.get(&block.at()) {
+                block.place.store(new.get(), Relaxed);
+            }
+            next = block.sibling.load(Relaxed);
+        }
+        self.arena.doubt();
     }
 
     /// Returns a block of a directory.

@@ -469,6 +469,11 @@ impl<V: Inode> State<V> {
         was_used
     }
 
+    /// Returns how many of these inode numbers are in use.
+    pub(crate) fn count_numbers(&self, numbers: Range<u64>) -> u64 {
+        self.tables.numbers.count_range(&self.arena, numbers)
+    }
+
     /// Returns the number of inode numbers, and the number of unused ones.
     pub fn inode_counts(&self) -> (u64, u64) {
         (self.tables.numbers.len() - 1, self.free_numbers().load(Relaxed))
