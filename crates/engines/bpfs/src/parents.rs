@@ -1,4 +1,5 @@
-//! Shared blocks: more than one pointer leads to them ([`Files::clone_range`](crate::Files)).
+//! Shared blocks: more than one pointer leads to them ([`Files::clone_range`](crate::Files)), of
+//! contents and of inode files ([`mod@crate::leaves`]).
 //!
 //! - parents-P1: a block has as many *parents* as pointers on the media lead to it. The number is
 //!   derived, never stored. Only blocks with several parents have an entry here, which is not 0.

@@ -376,6 +376,10 @@ impl<M: Medium> Sender<'_, M> {
             }
             return Ok(());
         };
+        // Both snapshots share its leaf.
+        if from == 0 && old.is_some_and(|old| old.at == new.at) {
+            return Ok(());
+        }
         let generation = new.record.generation.get();
         let is_same =
             |old: &&FoundInode| old.record.generation.get() == generation && old.kind == new.kind;

@@ -2,14 +2,14 @@
 //!
 //! - snapshots-N1: an entry of the table is valid if its root word is not 0. That word is stored
 //!   last, behind everything that it leads to, and cleared first.
-//! - snapshots-N2: a snapshot shares the contents of files and symbolic links with the pool, from
-//!   their topmost blocks on ([`crate::parents`]). All else that operations change in place it has
-//!   for itself: inodes, directories and attributes are copied.
+//! - snapshots-N2: a snapshot shares leaves of the inode file with the pool, and all that these
+//!   lead to ([`mod@crate::leaves`]). Copies of leaves share the contents of files and symbolic
+//!   links, from their topmost blocks on ([`crate::parents`]).
 //! - snapshots-N3: nothing of a complete snapshot changes. A block that it shares has several
-//!   parents, so that it changes in place for none of them; no operation on the pool knows the
-//!   other blocks.
+//!   parents, or lies below such a block, so that it changes in place for none of them; no
+//!   operation on the pool knows the other blocks.
 //! - snapshots-N4: each inode in a complete snapshot has a name there. Other records have the mode
-//!   0. So a scan or a deletion finds all blocks of a snapshot without its directories.
+//!   0 (leaves-J3). So a scan or a deletion finds all blocks of a snapshot without its directories.
 //! - snapshots-N5: a snapshot is made while no thread is inside an operation
 //!   ([`namespace::derived::SharedPool::alone`]), and after the pending commit is durable. So it is
 //!   the state between two operations.
@@ -18,7 +18,7 @@
 //!
 //! | operation | prepared | stored | fences |
 //! |---|---|---|---:|
-//! | create | inodes, directories, attributes; the entry | the root word of the entry | 2 |
+//! | create | what cannot be shared; the entry | the root word of the entry | 2 |
 //! | delete | – | the root word of the entry := 0 | 1 |
 //! | roll back | inodes, directories, attributes | the root of the inode file | 2 |
 //!

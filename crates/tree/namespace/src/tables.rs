@@ -456,7 +456,8 @@ impl Tables {
     /// Records that the leaf with the record of this number, its first, lies at `at` now. The
     /// caller holds the locks of all its inodes.
     pub fn move_leaf(&self, first: u64, at: PmOff, inode_bytes: u64) {
-        let records = self.inodes().iter().skip(first as usize).take((BLOCK / inode_bytes) as usize);
+        let records =
+            self.inodes().iter().skip(first as usize).take((BLOCK / inode_bytes) as usize);
         for (i, v) in (0..).zip(records) {
             v.place.store((at + i * inode_bytes).get(), Release);
         }

@@ -10,6 +10,7 @@ mod dirty_counts;
 mod example;
 mod growth;
 mod identities;
+mod leaves;
 mod modes;
 mod pinned;
 mod reload;

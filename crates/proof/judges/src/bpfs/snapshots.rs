@@ -244,7 +244,7 @@ setxattr /d user.z 10; removexattr /a user.x; write /o 0 8; sync; fsync /; remou
 
 /// Sequences: a later operation stores where an earlier one has left a block to the pool or to a
 /// snapshot, or uses again what became free.
-const SEQUENCES: [&str; 20] = [
+const SEQUENCES: [&str; 26] = [
     "fsync /; write /a 0 8; write /a 100 200; append /s 10",
     "write /a 0 8; fsync /; write /a 8 8; unlink /a; sync",
     "sync; write /a 0 8; fsync /; write /a 100 200; sync; fsync /; fsync /",
@@ -265,6 +265,12 @@ const SEQUENCES: [&str; 20] = [
     "unlink /l; symlink /l 40; sync; unlink /l; fsync /; fsync /; create /n; append /n 9000",
     "punch /s 0 4096; sync; write /s 0 10; fsync /; write /s 10 10; collapse /s 0 4096",
     "write /o 0 200000; sync; unlink /o; sync; fsync /; create /n; write /n 0 200000",
+    "unlink /s; unlink /l; sync; fsync /; fsync /; create /n; write /n 0 9000; sync; fsync /",
+    "open /s 0; unlink /s; sync; chmod /a 600; sync; close 0; create /n; fsync /; fsync /",
+    "sync; unlink /s; create /n; write /n 0 9000; sync; unlink /n; fsync /; fsync /",
+    "sync; chmod /a 600; fsync /; fsync /; unlink /a; unlink /d/a; sync; create /n; append /n 9000",
+    "unlink /o; write /a 0 8; remount; sync; fsync /; append /a 10; remount",
+    "sync; rename /d/b /b; setxattr /d user.z 20; sync; create /d/n; fsync /; unlink /d/n; fsync /",
 ];
 
 /// Makes the pool with a snapshot, and one without.
@@ -297,7 +303,7 @@ struct PoolCommand {
     then: Option<Sequel<Found>>,
 }
 
-const COMMANDS: [PoolCommand; 7] = [
+const COMMANDS: [PoolCommand; 8] = [
     PoolCommand {
         name: "create the first",
         has_one: false,
@@ -306,6 +312,7 @@ const COMMANDS: [PoolCommand; 7] = [
         then: None,
     },
     PoolCommand { name: "create", has_one: true, run: create, done: (2, true), then: None },
+    PoolCommand { name: "grow", has_one: true, run: grow, done: (1, true), then: None },
     PoolCommand {
         name: "delete",
         has_one: true,
@@ -357,6 +364,22 @@ fn create(medium: &Recorder<CrashImage>) -> Result<(), pool::Error> {
     Ok(pool.create_snapshot(&format!("1-{}", digest(&pool).unwrap_or_default()))?)
 }
 
+/// Makes files until the inode file, of which a snapshot has all blocks, gets another leaf.
+fn grow(medium: &Recorder<CrashImage>) -> Result<(), pool::Error> {
+    let pool = bpfs::Bpfs::mount(Sited(medium), &mounted::mount_options())?;
+    let room = medium.load_u64(bpfs::layout::INODE_SIZE.get());
+    let file = NewNode { kind: NewKind::File, mode: 0o600, umask: 0 };
+    for number in 0.. {
+        if medium.load_u64(bpfs::layout::INODE_SIZE.get()) > room {
+            break;
+        }
+        let name = format!("grown{number}");
+        let made = pool.create(&Caller::ROOT, ROOT, name.as_bytes(), &file)?;
+        pool.forget(made.ino, 1);
+    }
+    Ok(())
+}
+
 fn first_name(medium: &impl Medium) -> Result<String, pool::Error> {
     let first = names(medium).ok().and_then(|names| names.into_iter().next());
     first.ok_or(pool::Error::Errno(Errno::NOENT))
@@ -368,7 +391,10 @@ fn first_name(medium: &impl Medium) -> Result<String, pool::Error> {
 /// Those of the commands.
 pub fn command_runs() -> Result<Vec<CommandRun<Found>>, String> {
     let record = |PoolCommand { name, has_one, run, done, then }| {
-        let bytes = pool_of_commands(has_one)?;
+        let bytes = match name {
+            "grow" => pool_from(&format!("{}; {MORE}; sync", FEW.trim_end_matches("; sync")))?,
+            _ => pool_of_commands(has_one)?,
+        };
         let trace = keeping::record(&bytes, |medium| run(medium).map_err(text))?;
         let (name, before) = (name.to_owned(), (usize::from(has_one), true));
         Ok(CommandRun { name, bytes, trace, before, done, state, then })
@@ -385,16 +411,22 @@ fn state(image: &CrashImage) -> Result<Found, String> {
     Ok((names(image)?.len(), late))
 }
 
+/// Changes after the first snapshot of the pool for the commands.
+const MORE: &str = "write /a 0 8; unlink /s; rename /d/b /b; create /late; write /late 0 5000; \
+    mkdir /m; create /m/1; create /m/2; create /m/3; create /m/4; create /m/5; create /m/6; \
+    create /m/7; create /m/8; create /m/9; create /m/10; create /m/11; create /m/12; \
+    create /m/13; create /m/14; create /m/15; create /m/16; create /m/17; create /m/18; \
+    create /m/19; create /m/20; create /m/21; create /m/22; create /m/23; create /m/24; \
+    create /m/25; create /m/26; create /m/27; create /m/28";
 /// Returns the pool for the commands: with the file `/late`, and perhaps a snapshot from before.
 pub(super) fn pool_of_commands(has_snapshot: bool) -> Result<Vec<u8>, String> {
-    const MORE: &str = "write /a 0 8; unlink /s; rename /d/b /b; create /late; write /late 0 5000; \
-        mkdir /m; create /m/1; create /m/2; create /m/3; create /m/4; create /m/5; create /m/6; \
-        create /m/7; create /m/8; create /m/9; create /m/10; create /m/11; create /m/12; \
-        create /m/13; create /m/14; create /m/15; create /m/16; create /m/17; create /m/18; \
-        create /m/19; create /m/20; create /m/21; create /m/22; create /m/23; create /m/24; \
-        create /m/25; create /m/26; create /m/27; create /m/28";
     let few = if has_snapshot { FEW } else { FEW.trim_end_matches("; sync") };
-    let ops = parse(&format!("{few}; {MORE}")).map_err(text)?;
+    pool_from(&format!("{few}; {MORE}"))
+}
+
+/// Makes a pool by these operations.
+fn pool_from(ops: &str) -> Result<Vec<u8>, String> {
+    let ops = parse(ops).map_err(text)?;
     let base = Base::build(&DURABLE, "commands", POOL_BYTES, ops)?;
     Ok(base.bytes)
 }

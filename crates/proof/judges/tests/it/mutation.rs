@@ -320,7 +320,9 @@ fn orderings(crates: &Path) -> Vec<(String, String)> {
 
 /// Returns whether a mutant is of the code for snapshots.
 fn is_of_snapshots(m: &Mutant) -> bool {
-    ["src/snapshots.rs:", "src/receive.rs:"].iter().any(|file| m.site.contains(file))
+    ["src/snapshots.rs:", "src/leaves.rs:", "src/receive.rs:"]
+        .iter()
+        .any(|file| m.site.contains(file))
 }
 
 /// Explores the wanted mutants of a command on the snapshots or branches of a pool.
