@@ -173,10 +173,10 @@ impl<M: Medium> Files<M> {
     /// Implements [`namespace::Files::clone_from_snapshot`].
     pub fn clone_from_snapshot(&self, name: &str, from: Ino, to: Ino) -> Result<()> {
         self.check_branches()?;
+        // The snapshot stays meanwhile. Locks of inodes come after this one.
+        let _lock = self.v.snapshots.hold(&self.v, 0)?;
         self.change(&[to], || {
             let d = self.live_file(to)?;
-            // The snapshot stays meanwhile.
-            let _lock = self.v.snapshots.hold(&self.v, 0)?;
             let record = self.inode_of(&self.find_snapshot(name)?, from.0)?;
             if kind_of(&record)? != Some(FileKind::File) {
                 return Err(Errno::STALE);

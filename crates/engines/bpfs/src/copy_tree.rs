@@ -236,50 +236,25 @@ impl Numbers {
         // All slots at once: each growth takes fences of its own. Number 0 has a slot, too.
         let (all, free) = store.v.inode_counts();
         store.grow_inodes_to(all - free + 1 + missing)?;
-        let mut unfit = Vec::new();
         while self.count < count {
-            let run = match store.new_inodes(self.hint, count - self.count) {
-                Ok(run) => run,
-                Err(e) => {
-                    release(store, unfit);
-                    return Err(e);
-                }
-            };
+            let run = store.new_inodes(self.hint, count - self.count)?;
             self.hint = run.end;
-            // Their records are written without locks, so no leaf may be copied meanwhile.
-            for run in by_leaf(run) {
-                match store.owns_records(&[Ino(run.start)]) {
-                    true => {
-                        self.count += run.end - run.start;
-                        self.runs.push_back(run);
-                    }
-                    false => unfit.push(run),
-                }
-            }
+            self.count += run.end - run.start;
+            self.runs.push_back(run.clone());
+            // Their records are written without locks.
+            let leaves = run.step_by(INODES_PER_BLOCK as usize).chain([self.hint - 1]).map(Ino);
+            let shared: Vec<Ino> = leaves.filter(|ino| !store.owns_records(&[*ino])).collect();
+            store.own_records(&shared)?;
         }
-        release(store, unfit);
         Ok(())
     }
 
     /// Gives back those that are left.
     fn release<M: Medium>(&mut self, store: &Store<M>) {
-        release(store, self.runs.drain(..));
-        self.count = 0;
+        while let Some(ino) = self.take() {
+            store.v.release_inode(ino);
+        }
     }
-}
-
-/// Gives numbers back.
-fn release<M: Medium>(store: &Store<M>, runs: impl IntoIterator<Item = Range<u64>>) {
-    runs.into_iter().flatten().for_each(|number| store.v.release_inode(Ino(number)));
-}
-
-/// Returns the parts of a run of numbers whose inodes lie in one leaf each.
-fn by_leaf(run: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-    let leaves = run.start / INODES_PER_BLOCK..run.end.div_ceil(INODES_PER_BLOCK);
-    leaves.map(move |leaf| {
-        let all = leaf * INODES_PER_BLOCK..(leaf + 1) * INODES_PER_BLOCK;
-        run.start.max(all.start)..run.end.min(all.end)
-    })
 }
 
 impl<'a, M: Medium> TreeCopy<'a, M> {

@@ -295,6 +295,9 @@ impl<M: Medium> Files<M> {
         }
         let Ok(v) = self.v.vinode(ino) else { return false };
         let Ok(root) = self.root(v) else { return false };
+        if !self.owns(&[ino]) {
+            return false;
+        }
         let height = root.height();
         if end > self.load(v, Word::Size).min(span(height)) {
             return false;

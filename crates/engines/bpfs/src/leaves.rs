@@ -168,20 +168,28 @@ impl<M: Medium> Edit for LeafEdit<'_, M> {
 }
 
 impl<M: Medium> Store<M> {
-    /// Returns whether the pool owns a leaf of its inode file. The caller holds the lock of one of
-    /// its inodes, or of the inode file.
+    /// Returns whether the pool owns a leaf of its inode file, until the next snapshot.
     fn owns_leaf(&self, leaf: u64) -> bool {
         let Some(note) = self.v.note(leaf) else { return true };
         if note.load(Acquire) >> OWNED_SHIFT == self.v.owned_now() >> OWNED_SHIFT {
             return true;
         }
-        let root = self.check_root(self.medium.load_u64(INODE_ROOT));
-        let is_own = root.and_then(|root| self.find_shared(root, leaf * BLOCK));
-        let is_own = is_own.is_ok_and(|shared| shared.is_none());
+        // Blocks that are replaced meanwhile may be used for anything.
+        let lock = self.v.inode_file_lock();
+        let Some(ticket) = lock.begin_optimistic() else { return false };
+        let is_own = self.finds_leaf_own(leaf) && lock.end_optimistic(ticket);
         if is_own {
             self.v.note_owned(leaf);
         }
         is_own
+    }
+
+    /// Returns whether the blocks of the inode file on the way to a leaf, and this, have one parent
+    /// each.
+    fn finds_leaf_own(&self, leaf: u64) -> bool {
+        let root = self.check_root(self.medium.load_u64(INODE_ROOT));
+        let shared = root.and_then(|root| self.find_shared(root, leaf * BLOCK));
+        shared.is_ok_and(|shared| shared.is_none())
     }
 
     /// Returns whether the pool owns the leaves of these inodes (leaves-J2).
@@ -200,7 +208,8 @@ impl<M: Medium> Store<M> {
         let inos: Vec<Ino> = numbers(leaf).filter(|number| *number != 0).map(Ino).collect();
         let _locks = self.v.lock_exclusive(&inos)?;
         let _file = self.v.lock_inode_file()?;
-        if self.owns_leaf(leaf) {
+        if self.finds_leaf_own(leaf) {
+            self.v.note_owned(leaf);
             return Ok(());
         }
         self.settle();

@@ -30,7 +30,8 @@ pub struct Volatile {
     pub pending: Pending,
     pub parents: Parents,
     pub leaves: LeafNotes,
-    /// Held while a snapshot is deleted, or the blocks of all are counted.
+    /// Held while a snapshot is deleted or copied, or the blocks of all are counted. Taken before
+    /// the locks of inodes.
     pub snapshots: RecordLocks,
 }
 

@@ -495,7 +495,12 @@ impl Tables {
 
     /// Guards the pointer blocks of the inode file and its growth.
     pub fn lock_inode_file(&self) -> Result<GlobalLock<'_>> {
-        self.lock_global(&self.arena.table(self.inode_file)[0])
+        self.lock_global(self.inode_file_lock())
+    }
+
+    /// Returns the lock of [`lock_inode_file`](Self::lock_inode_file).
+    pub fn inode_file_lock(&self) -> &RwLock {
+        &self.arena.table(self.inode_file)[0]
     }
 
     /// Guards the units with space in the file below. Taken after all other locks.
