@@ -3,6 +3,7 @@
  *     cc -O2 -pthread -o branches bench/c/branches.c -I include -L target/release -lkeepstone
  *     ./branches trees POOL FILES BYTES      # ms, median of ROUNDS; makes FILES files of BYTES first
  *     ./branches overwrite POOL              # ns per write of 4 KiB
+ *     ./branches changes POOL FILES          # ns per change of a file's mode
  *     ./branches background POOL             # ns per write of 4 KiB, alone and while a snapshot and a branch go
  *
  * POOL is there, empty, and not mounted. Directories have 100 files.
@@ -166,6 +167,37 @@ static void overwrites(void)
 	       median(again, ROUNDS), median(snapshot, ROUNDS));
 }
 
+/* Changes the mode of each file; returns ns per change. */
+static double change_all(long files, mode_t mode)
+{
+	char path[64];
+	double start = now();
+	long i;
+
+	for (i = 0; i < files; i++) {
+		snprintf(path, sizeof path, "/tree/%ld/file-%ld", i / FILES_IN_DIR, i % FILES_IN_DIR);
+		check(ks_chmod(pool, path, mode), path);
+	}
+	return (now() - start) * 1e9 / files;
+}
+
+static void changes(long files)
+{
+	double plain[ROUNDS], first[ROUNDS], again[ROUNDS], deleted[ROUNDS];
+	int i;
+
+	fill(files, 100);
+	for (i = 0; i < ROUNDS; i++) {
+		plain[i] = change_all(files, 0600);
+		check(ks_snapshot_create(pool, "s"), "snapshot");
+		first[i] = change_all(files, 0640);
+		again[i] = change_all(files, 0600);
+		TIMED(deleted[i], ks_snapshot_delete(pool, "s"));
+	}
+	printf("%.0f %.0f %.0f %.3f\n", median(plain, ROUNDS), median(first, ROUNDS), median(again, ROUNDS),
+	       median(deleted, ROUNDS));
+}
+
 static atomic_int ended;
 
 static void *go(void *what)
@@ -202,6 +234,8 @@ static void background(void)
 			double start;
 
 			check(kind ? ks_branch_create(pool, "b") : ks_snapshot_create(pool, "s"), "create");
+			/* The snapshot holds all inodes alone. */
+			change_all(kind ? 0 : 200000, 0600 + i);
 			overwrite(file, bytes, 1, 1);
 			alone[i] = overwrite(file, bytes, 1, 1);
 			atomic_store(&ended, 0);
@@ -230,6 +264,8 @@ int main(int argc, char **argv)
 		trees(atol(argv[3]), atol(argv[4]));
 	else if (strcmp(argv[1], "overwrite") == 0)
 		overwrites();
+	else if (strcmp(argv[1], "changes") == 0 && argc == 4)
+		changes(atol(argv[3]));
 	else if (strcmp(argv[1], "background") == 0)
 		background();
 	else

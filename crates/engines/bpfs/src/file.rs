@@ -295,6 +295,7 @@ impl<M: Medium> Files<M> {
         }
         let Ok(v) = self.v.vinode(ino) else { return false };
         let Ok(root) = self.root(v) else { return false };
+        // It stays so while the operation lasts: no snapshot is made meanwhile.
         if !self.owns(&[ino]) {
             return false;
         }
@@ -321,9 +322,6 @@ impl<M: Medium> Files<M> {
             if is_one {
                 // Another thread may have left a commit since that fence.
                 self.settle();
-            }
-            if !self.owns(&[ino]) {
-                return Err(Errno::AGAIN);
             }
             let v = self.live_file(ino)?;
             if self.is_backed() {

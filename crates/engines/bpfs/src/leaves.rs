@@ -204,6 +204,7 @@ impl<M: Medium> Store<M> {
         inos.iter().try_for_each(|ino| self.own_leaf(ino.0 / INODES_PER_BLOCK))
     }
 
+    /// Makes a leaf the pool's own, under the locks that leaves-J4 names.
     fn own_leaf(&self, leaf: u64) -> Result<()> {
         let inos: Vec<Ino> = numbers(leaf).filter(|number| *number != 0).map(Ino).collect();
         let _locks = self.v.lock_exclusive(&inos)?;
@@ -309,7 +310,8 @@ impl<M: Medium> Store<M> {
     }
 
     /// Clears the records of free inodes in the pool's own leaves, durably after the next fence.
-    /// Returns the leaves that a snapshot cannot share (leaves-J3). The caller is alone in the pool.
+    /// Returns the leaves that a snapshot cannot share (leaves-J3). The caller is alone in the
+    /// pool.
     fn prepare_leaves(&self, tree: Option<&InodeSet>) -> Result<Vec<u64>> {
         let mut unfit = Vec::new();
         if let Some(dir) = self.branches_dir() {

@@ -213,7 +213,7 @@ impl<M: Medium> Store<M> {
         if self.snapshot.get().is_some() {
             return;
         }
-        let (mut names, mut read) = (HashSet::new(), HashSet::new());
+        let (mut names, mut read) = (HashSet::new(), HashMap::new());
         for entry in snapshots::entries(&self.medium) {
             let name = entry.name();
             let object = || format!("snapshot {:?} at {:#x}", name, entry.root_at);
@@ -230,14 +230,14 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Claims the blocks of a snapshot. Reports what is wrong with it. `read` has the leaves of the
-    /// pool's inode file that an earlier snapshot has led to.
+    /// Claims the blocks of a snapshot. Reports what is wrong with it. `read` has the leaves that it
+    /// or an earlier snapshot has led to, each with its number in the inode file.
     fn scan_snapshot(
         &self,
         scan: &Scan,
         entry: &TableEntry,
         object: &dyn Fn() -> String,
-        read: &mut HashSet<BlockNo>,
+        read: &mut HashMap<BlockNo, u64>,
     ) {
         let drop = Some(((entry.root_at, 0), "drop the snapshot"));
         let mut leaves = Vec::new();
@@ -261,18 +261,18 @@ impl<M: Medium> Store<M> {
             return scan.problem(object, "its inode file is damaged".to_owned(), drop);
         }
         for (n, (_, leaf, is_first)) in (0..).zip(leaves) {
-            let numbers = n * INODES_PER_BLOCK..(n + 1) * INODES_PER_BLOCK;
-            let is_of_pool = |number| {
-                let v = self.v.inodes().get(number as usize);
-                v.filter(|v| v.at() == leaf.at(number % INODES_PER_BLOCK * INODE))
-            };
-            // Another walk has claimed what other shared leaves lead to.
-            if !is_first && (is_of_pool(numbers.start).is_none() || !read.insert(leaf)) {
-                continue;
+            let first = n * INODES_PER_BLOCK;
+            let is_of_pool = !is_first
+                && self.v.inodes().get(first as usize).is_some_and(|v| v.at() == leaf.at(0));
+            match read.insert(leaf, n) {
+                None if is_first || is_of_pool => {}
+                // Another snapshot has claimed what it leads to.
+                Some(same) if same == n => continue,
+                _ => return scan.problem(object, "a leaf has another place".to_owned(), drop),
             }
-            for number in numbers {
-                // The names of the pool have led to these inodes.
-                if !is_first && is_of_pool(number).is_some_and(|v| v.is_live()) {
+            for number in first..first + INODES_PER_BLOCK {
+                // The names of the pool have led to its inodes.
+                if is_of_pool && self.v.inodes()[number as usize].is_live() {
                     continue;
                 }
                 let object = || format!("{}, inode {number}", object());

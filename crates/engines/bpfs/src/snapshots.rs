@@ -200,8 +200,8 @@ impl<M: Medium> Trees<M> {
         Root::new(level.first().copied(), height)
     }
 
-    /// Copies the first bytes of a tree, which has no holes there. Calls `copied(old, new)` for each
-    /// leaf.
+    /// Copies the first bytes of a tree, which has no holes there. Calls `copied(old, new)` for
+    /// each leaf.
     fn copy_leaves(
         &self,
         txn: &mut Txn<'_>,
@@ -388,8 +388,8 @@ impl<M: Medium> Store<M> {
         Ok(blocks)
     }
 
-    /// Records on the media, durably, that the pool has a table of snapshots, which may share leaves
-    /// of its inode file: before the first entry. The table is all zeros since the pool was
+    /// Records on the media, durably, that the pool has a table of snapshots, which may share
+    /// leaves of its inode file: before the first entry. The table is all zeros since the pool was
     /// formatted, or has snapshots of programs from before.
     pub fn begin_snapshots(&self) {
         self.begin_sharing();

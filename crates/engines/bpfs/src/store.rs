@@ -260,6 +260,7 @@ impl<M: Medium> Storage for Store<M> {
         }
     }
 
+    /// See leaves-J2.
     #[inline]
     fn owns(&self, inos: &[Ino]) -> bool {
         self.owns_records(inos)

@@ -31,7 +31,7 @@ pub struct Volatile {
     pub parents: Parents,
     pub leaves: LeafNotes,
     /// Held while a snapshot is deleted or copied, or the blocks of all are counted. Taken before
-    /// the locks of inodes.
+    /// the locks of inodes (leaves-J4).
     pub snapshots: RecordLocks,
 }
 

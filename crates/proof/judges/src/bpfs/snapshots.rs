@@ -244,7 +244,7 @@ setxattr /d user.z 10; removexattr /a user.x; write /o 0 8; sync; fsync /; remou
 
 /// Sequences: a later operation stores where an earlier one has left a block to the pool or to a
 /// snapshot, or uses again what became free.
-const SEQUENCES: [&str; 26] = [
+const SEQUENCES: [&str; 27] = [
     "fsync /; write /a 0 8; write /a 100 200; append /s 10",
     "write /a 0 8; fsync /; write /a 8 8; unlink /a; sync",
     "sync; write /a 0 8; fsync /; write /a 100 200; sync; fsync /; fsync /",
@@ -270,6 +270,7 @@ const SEQUENCES: [&str; 26] = [
     "sync; unlink /s; create /n; write /n 0 9000; sync; unlink /n; fsync /; fsync /",
     "sync; chmod /a 600; fsync /; fsync /; unlink /a; unlink /d/a; sync; create /n; append /n 9000",
     "unlink /o; write /a 0 8; remount; sync; fsync /; append /a 10; remount",
+    "mkdir /e; create /e/f; unlink /e/f; rmdir /e; setxattr /a user.z 3000; sync; fsync /",
     "sync; rename /d/b /b; setxattr /d user.z 20; sync; create /d/n; fsync /; unlink /d/n; fsync /",
 ];
 

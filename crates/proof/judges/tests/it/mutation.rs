@@ -68,6 +68,9 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("parents.rs begin_sharing: let _ = self.medium.publish", &[EarlyStore], NOTHING_SHARED),
     ("superblock.rs write: medium.flush(root_at", &[ShortFlush], TIMES),
     ("snapshots.rs copy_inodes: self.medium.write_nt", &[ShortStore], OF_CACHES),
+    ("leaves.rs leaf: store.medium.write_nt", &[ShortStore], OF_CACHES),
+    ("leaves.rs own_leaf: txn.commit", &[FlushAfterFence, DelayStore], OWNED),
+    ("leaves.rs prepare_leaf: self.medium.store_u64", &[EarlyStore], FREE),
     (
         "snapshots.rs begin_snapshots: let _ = self.medium.publish",
         &[DropFence, FlushAfterFence, DelayStore],
@@ -138,6 +141,8 @@ const UNMARKED: &str = "a mark that goes too early costs a write-back";
 const FREED_LATER: &str = "the same call fences again when it frees the blocks of the directory";
 const EITHER: &str = "each of the two words alone makes the directory empty";
 const OF_CACHES: &str = "the last line of an inode has only what pools with a backing store use";
+const OWNED: &str = "the change for which the leaf is copied is fenced after this one";
+const FREE: &str = "a free inode may have any mode";
 const NEW: &str = "nothing leads to the block yet";
 const LOAD: &str =
     "content that is not loaded after a crash is absent, which is the same (backed-F5)";
