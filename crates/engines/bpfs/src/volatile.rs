@@ -56,9 +56,9 @@ impl VolatilePlan {
         let apart = ApartRuns::plan(l, 2);
         let pending = Pending::plan(l);
         let parents = Parents::plan(l, length.blocks);
-        let leaves = LeafNotes::plan(l, length.expected);
         let snapshots = RecordLocks::plan(l, 1);
         let zeroed = ZeroedBlocks::plan(l);
+        let leaves = LeafNotes::plan(l, length.expected);
         Self { zeroed, apart, records, pending, parents, leaves, snapshots, tables }
     }
 

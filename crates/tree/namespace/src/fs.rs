@@ -1,6 +1,5 @@
 //! The operations, and the locks under which they run.
 
-use crate::derived::Locks;
 use crate::store::{Storage, report};
 use std::ops::Deref;
 use vfs::{Ino, Result};
@@ -47,24 +46,12 @@ impl<S: Storage> Core<S> {
         op: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         self.check_writable()?;
-        let _locks = self.lock_own(inos)?;
+        self.own_inodes(inos)?;
+        let _locks = self.tables().lock_for_change(inos)?;
         if self.is_backed() {
             is_present()?;
             self.mark_dirty(inos);
         }
         op().map_err(|e| report(inos[0], e))
-    }
-
-    /// Locks inodes for a change of their records, which are the pool's own.
-    #[inline]
-    pub(crate) fn lock_own(&self, inos: &[Ino]) -> Result<Locks<'_>> {
-        loop {
-            let locks = self.tables().lock_for_change(inos)?;
-            if self.owns(inos) {
-                return Ok(locks);
-            }
-            drop(locks);
-            self.make_own(inos)?;
-        }
     }
 }

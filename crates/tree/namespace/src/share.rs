@@ -33,7 +33,8 @@ impl<S: Storage> SharedPool for Core<S> {
         if ino == vfs::ROOT || self.is_read_only() || !v.has_no_name() {
             return Ok(());
         }
-        let _lock = self.lock_own(&[ino])?;
+        self.own_inodes(&[ino])?;
+        let _lock = self.tables().lock_exclusive(&[ino])?;
         if v.is_live() && v.refs.load(Acquire) == 0 && v.has_no_name() {
             self.reap(ino, v);
         }

@@ -95,16 +95,22 @@ pub trait Storage: Sized + Send + Sync {
     // --- snapshots ------------------------------------------------------------------------------
 
     /// Returns whether the records of these inodes may change in place: no snapshot shares them.
-    /// The caller holds the inodes' locks.
+    /// That stays so until the operation ends, because no snapshot is made meanwhile.
     #[inline]
     fn owns(&self, _inos: &[Ino]) -> bool {
         true
     }
 
-    /// Makes these inodes' records the pool's own, so that they may change in place. The caller
-    /// holds no lock of an inode.
+    /// Makes these inodes' records the pool's own, so that they may change in place.
     fn make_own(&self, _inos: &[Ino]) -> Result<()> {
         Ok(())
+    }
+
+    /// As [`make_own`](Self::make_own), if they are not. Called before an operation changes inodes,
+    /// without the lock of any.
+    #[inline]
+    fn own_inodes(&self, inos: &[Ino]) -> Result<()> {
+        if self.owns(inos) { Ok(()) } else { self.make_own(inos) }
     }
 
     /// Notes that a live inode has no name. The caller holds its lock exclusively, or runs a scan.
