@@ -5,8 +5,8 @@
 //!   contents, and also directories and attributes, which have no other parent.
 //! - leaves-J2: nothing in a shared leaf changes, nor in the directories and attributes that it
 //!   leads to. Before an operation takes the locks of the inodes that it changes, their leaves
-//!   become the pool's own ([`namespace::Storage::own_inodes`]): they are copied. They stay so until
-//!   it ends, as a snapshot is made while no thread is inside an operation.
+//!   become the pool's own ([`namespace::Storage::own_inodes`]): they are copied. They stay so
+//!   until it ends, as a snapshot is made while no thread is inside an operation.
 //! - leaves-J3: all inodes in a shared leaf whose mode is not 0 have a name in each snapshot that
 //!   leads to it. So a creation clears the records of free inodes, and gives the snapshot copies of
 //!   the leaves with live inodes that must not be in it.

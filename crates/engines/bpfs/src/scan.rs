@@ -230,8 +230,8 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Claims the blocks of a snapshot. Reports what is wrong with it. `read` has the leaves that it
-    /// or an earlier snapshot has led to, each with its number in the inode file.
+    /// Claims the blocks of a snapshot. Reports what is wrong with it. `read` has the leaves that
+    /// it or an earlier snapshot has led to, each with its number in the inode file.
     fn scan_snapshot(
         &self,
         scan: &Scan,

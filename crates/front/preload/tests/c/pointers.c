@@ -133,16 +133,16 @@ static void reset(void)
 	} while (0)
 
 /* What others use of the file system meanwhile is not the call's. */
-#define WITHOUT_USE(type, function) \
+#define WITHOUT_USE(type, function, inodes_left) \
 	static long function##_without_use(long result, void *p) \
 	{ \
 		type *found = p; \
 		if (result == 0) \
-			found->f_bfree = found->f_bavail = found->f_ffree = 0; \
+			found->f_bfree = found->f_bavail = found->f_ffree = found->inodes_left = 0; \
 		return result; \
 	}
-WITHOUT_USE(struct statfs, statfs)
-WITHOUT_USE(struct statvfs, statvfs)
+WITHOUT_USE(struct statfs, statfs, f_ffree)
+WITHOUT_USE(struct statvfs, statvfs, f_favail)
 
 #define NAME(text) ((struct { char bytes[sizeof(text)]; }){ text })
 #define NOTHING (void)0
