@@ -26,7 +26,7 @@ pub(super) struct BankPlace {
     channel: u32,
     /// The bank, counted through all channels.
     bank: u32,
-    row: u64,
+    pub(super) row: u64,
 }
 
 impl BankPlace {
@@ -37,6 +37,22 @@ impl BankPlace {
     pub(super) fn bank(self) -> usize {
         self.bank as usize
     }
+}
+
+/// A request that a bank has served.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Served {
+    /// The time from which the bank is free.
+    pub(super) end: u64,
+    /// With row buffers: what the request changed.
+    pub(super) rows: Option<RowChange>,
+}
+
+/// Rows that an access has put into a buffer, or left there, and removed from one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowChange {
+    pub(super) opened: u64,
+    pub(super) closed: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +122,11 @@ impl Banks {
         }
     }
 
+    /// Returns the number of banks of all channels.
+    pub(super) fn count(&self) -> usize {
+        self.banks.len()
+    }
+
     /// Returns the place of a line (banks-B1).
     pub(super) fn place(&self, line: u64) -> BankPlace {
         let Channels { count, interleave_bytes, .. } = self.timing.channels;
@@ -134,8 +155,8 @@ impl Banks {
 
     /// Returns the ranks of volatile memory if the place is there.
     fn volatile_at(&self, place: BankPlace) -> Option<VolatileRanks> {
-        let within = place.bank % self.timing.all_banks();
-        self.timing.volatile.filter(|_| within >= self.timing.banks)
+        let ranks = self.timing.volatile?;
+        (place.bank % self.timing.all_banks() >= self.timing.banks).then_some(ranks)
     }
 
     /// Returns the time from which a bank is free (banks-B2).
@@ -149,9 +170,11 @@ impl Banks {
         open.iter().any(|open| open.row == place.row)
     }
 
-    /// Serves a request that begins at `at`, when its bank is free. Returns its end.
-    pub(super) fn serve(&mut self, place: BankPlace, is_write: bool, at: u64) -> u64 {
+    /// Serves a request that begins at `at`, when its bank is free.
+    #[inline]
+    pub(super) fn serve(&mut self, place: BankPlace, is_write: bool, at: u64) -> Served {
         let Timing { read_ns, write_ns, rows, channels, .. } = self.timing;
+        let mut change = None;
         let took = match (self.volatile_at(place), rows) {
             // banks-B6
             (Some(ranks), _) if is_write => ranks.write_ns,
@@ -159,7 +182,11 @@ impl Banks {
             // banks-B3
             (None, None) if is_write => write_ns,
             (None, None) => read_ns,
-            (None, Some(rows)) => self.access(place, is_write, rows),
+            (None, Some(rows)) => {
+                let (took, closed) = self.access(place, is_write, rows);
+                change = Some(RowChange { opened: place.row, closed });
+                took
+            }
         };
         // banks-B5
         let bus = &mut self.buses[place.channel as usize];
@@ -172,14 +199,16 @@ impl Banks {
         };
         *bus = (*bus).max(end);
         self.banks[place.bank as usize].free = end;
-        end
+        Served { end, rows: change }
     }
 
-    /// Returns the time of an access through row buffers (banks-B4).
-    fn access(&mut self, place: BankPlace, is_write: bool, rows: RowBuffers) -> u64 {
+    /// Returns the time of an access through row buffers (banks-B4), and the row that is no longer
+    /// in one.
+    fn access(&mut self, place: BankPlace, is_write: bool, rows: RowBuffers) -> (u64, Option<u64>) {
         let open = &mut self.banks[place.bank as usize].open;
         let mut took = rows.hit_ns;
         let mut row = Row { row: place.row, is_dirty: false };
+        let mut closed = None;
         match open.iter().position(|open| open.row == place.row) {
             Some(at) => {
                 self.counts.hits += 1;
@@ -187,9 +216,13 @@ impl Banks {
             }
             None => {
                 self.counts.misses += 1;
-                if open.len() == rows.buffers as usize && open.remove(0).is_dirty {
-                    self.counts.writes += 1;
-                    took += self.timing.write_ns;
+                if open.len() == rows.buffers as usize {
+                    let oldest = open.remove(0);
+                    closed = Some(oldest.row);
+                    if oldest.is_dirty {
+                        self.counts.writes += 1;
+                        took += self.timing.write_ns;
+                    }
                 }
                 if !is_write {
                     took += self.timing.read_ns;
@@ -198,6 +231,6 @@ impl Banks {
         }
         row.is_dirty |= is_write;
         open.push(row);
-        took
+        (took, closed)
     }
 }

@@ -74,17 +74,15 @@ impl EpochTable {
         (0..self.entries.len()).min_by_key(taken)
     }
 
-    /// Returns the entries of a context with lines, up to epoch `number`, the oldest first
+    /// Returns the entry with lines of the oldest epoch of a context, up to epoch `number`
     /// (epochs-E1).
-    pub(super) fn up_to(&self, id: EpochId) -> Vec<usize> {
-        let is_before = |slot: &usize| {
-            self.entries[*slot].is_some_and(|entry| {
-                entry.lines > 0 && entry.id.context == id.context && entry.id.number <= id.number
-            })
+    pub(super) fn first_up_to(&self, id: EpochId) -> Option<usize> {
+        let number = |slot: &usize| {
+            let entry = self.entries[*slot].as_ref().filter(|entry| entry.lines > 0)?;
+            let is_before = entry.id.context == id.context && entry.id.number <= id.number;
+            is_before.then_some(entry.id.number)
         };
-        let mut slots: Vec<usize> = (0..self.entries.len()).filter(is_before).collect();
-        slots.sort_by_key(|slot| self.entry(*slot).id.number);
-        slots
+        (0..self.entries.len()).filter(|slot| number(slot).is_some()).min_by_key(number)
     }
 
     /// Returns whether no older epoch of the same context has lines.
