@@ -15,7 +15,7 @@
 //!   [`VolatileRanks::read_ns`] and [`VolatileRanks::write_ns`]. With volatile memory, a line takes
 //!   the bus at the first time at which it is free: a slow write does not hold it before its end.
 
-use super::config::{Channels, RowBuffers, Timing, VolatileRanks};
+use super::config::{RowBuffers, Timing, VolatileRanks};
 use crate::LINE;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -80,6 +80,29 @@ pub struct RowCounts {
     pub writes: u64,
 }
 
+/// A number to divide by. Divisions by powers of two are shifts: the processor divides much slower.
+#[derive(Clone, Copy, Debug)]
+struct Divisor {
+    number: u64,
+    /// The shift, if the number is a power of two.
+    shift: Option<u32>,
+}
+
+impl Divisor {
+    fn new(number: u64) -> Self {
+        Self { number, shift: number.is_power_of_two().then(|| number.trailing_zeros()) }
+    }
+
+    /// Returns the quotient and the rest.
+    #[inline]
+    fn divide(self, by_this: u64) -> (u64, u64) {
+        match self.shift {
+            Some(shift) => (by_this >> shift, by_this & (self.number - 1)),
+            None => (by_this / self.number, by_this % self.number),
+        }
+    }
+}
+
 /// Times that a bus remembers. Banks work ahead of each other by less than that many lines.
 const TAKEN_MAX: usize = 1024;
 
@@ -102,6 +125,12 @@ fn take(taken: &mut VecDeque<u64>, from: u64, bus_ns: u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Banks {
     timing: Timing,
+    /// Channels, and the lines after which the next one follows.
+    channels: Divisor,
+    interleave: Divisor,
+    /// Lines of a row, and banks of a channel.
+    row_lines: Divisor,
+    bank_count: Divisor,
     banks: Vec<Bank>,
     /// The time from which each channel's bus is free.
     buses: Vec<u64>,
@@ -113,8 +142,13 @@ pub(super) struct Banks {
 impl Banks {
     pub(super) fn new(timing: Timing) -> Self {
         let channels = timing.channels.count as usize;
+        let row_lines = timing.rows.map_or(1, |rows| rows.bytes / LINE);
         Self {
             timing,
+            channels: Divisor::new(timing.channels.count.into()),
+            interleave: Divisor::new(timing.channels.interleave_bytes / LINE),
+            row_lines: Divisor::new(row_lines),
+            bank_count: Divisor::new(timing.banks.into()),
             banks: vec![Bank::default(); channels * timing.all_banks() as usize],
             buses: vec![0; channels],
             taken: vec![VecDeque::new(); channels],
@@ -128,24 +162,24 @@ impl Banks {
     }
 
     /// Returns the place of a line (banks-B1).
+    #[inline(always)]
     pub(super) fn place(&self, line: u64) -> BankPlace {
-        let Channels { count, interleave_bytes, .. } = self.timing.channels;
         let (mut channel, mut within) = (0, line);
-        if count > 1 {
-            let lines = interleave_bytes / LINE;
-            let piece = line / lines;
-            channel = (piece % u64::from(count)) as u32;
-            within = piece / u64::from(count) * lines + line % lines;
+        if self.channels.number > 1 {
+            let (piece, in_piece) = self.interleave.divide(line);
+            (within, channel) = self.channels.divide(piece);
+            within = within * self.interleave.number + in_piece;
         }
+        let channel = channel as u32;
         let first = channel * self.timing.all_banks();
-        let mut row = within / self.timing.rows.map_or(1, |rows| rows.bytes / LINE);
-        let mut bank = first + (row % u64::from(self.timing.banks)) as u32;
         // banks-B6
         if let Some(VolatileRanks { banks, .. }) = self.volatile(line) {
-            row = within;
-            bank = first + self.timing.banks + (row % u64::from(banks)) as u32;
+            let bank = first + self.timing.banks + (within % u64::from(banks)) as u32;
+            return BankPlace { channel, bank, row: within };
         }
-        BankPlace { channel, bank, row }
+        let (row, _) = self.row_lines.divide(within);
+        let (_, bank) = self.bank_count.divide(row);
+        BankPlace { channel, bank: first + bank as u32, row }
     }
 
     /// Returns the ranks of volatile memory if the line is there.

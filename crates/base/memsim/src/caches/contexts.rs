@@ -6,6 +6,7 @@
 //! - contexts-C2: A write ends after all writes of earlier epochs. So the end of an epoch is that
 //!   of all before it, too.
 
+use super::controller::EpochId;
 use super::waiting::WaitingRequest;
 use std::collections::VecDeque;
 
@@ -40,7 +41,7 @@ const EPOCHS_KEPT: usize = 65;
 impl Context {
     /// Notes that a write of an epoch was queued. Returns it if it may begin.
     pub(super) fn queue(&mut self, write: WaitingRequest) -> Option<WaitingRequest> {
-        let number = write.epoch_number().expect("a write of an epoch");
+        let EpochId { number, .. } = write.epoch().expect("a write of an epoch");
         let last = self.epochs.back().map(|epoch| epoch.number);
         assert!(last.is_none_or(|last| number >= last), "the caches keep the order of epochs");
         if last != Some(number) {
@@ -84,7 +85,9 @@ impl Context {
     #[inline]
     pub(super) fn release(&mut self) -> Option<WaitingRequest> {
         let first = self.epochs.get(self.first)?.number;
-        let write = self.held.pop_front_if(|write| write.epoch_number() == Some(first))?;
+        let is_of_first =
+            |write: &mut WaitingRequest| write.epoch().is_some_and(|epoch| epoch.number == first);
+        let write = self.held.pop_front_if(is_of_first)?;
         Some(self.ready(write))
     }
 

@@ -78,7 +78,8 @@ pub struct WriteEnd {
 struct BegunWrite {
     end: u64,
     line: u64,
-    epoch: Option<EpochId>,
+    /// The context of its epoch.
+    context: Option<u32>,
 }
 
 /// A channel's queue of writes.
@@ -168,7 +169,7 @@ impl Controller {
             let at = self.clock.max(self.banks.free(place.bank()));
             return self.banks.serve(place, false, at).end + self.timing.channels.fixed_ns;
         }
-        let request = WaitingRequest::read(self.order, place, self.clock);
+        let request = WaitingRequest::read(self.order, line, place, self.clock);
         self.order += 1;
         self.waiting.add(request, &self.banks);
         loop {
@@ -193,12 +194,16 @@ impl Controller {
                 false => fenced.waiting += 1,
             }
         }
-        let request = WaitingRequest::write(self.order, number, write, place, at);
+        let order = self.order;
         self.order += 1;
         match write.epoch {
-            None => self.waiting.add(request, &self.banks),
+            None => {
+                let request = WaitingRequest::write(order, number, write, place, at);
+                self.waiting.add(request, &self.banks);
+            }
             Some(EpochId { context, .. }) => {
                 self.queued_lines.add(write.line);
+                let request = WaitingRequest::write(order, number, write, place, at);
                 if let Some(request) = self.contexts[context as usize].queue(request) {
                     self.waiting.add(request, &self.banks);
                 }
@@ -244,7 +249,7 @@ impl Controller {
         let ChannelQueue { len, begun } = &mut self.channels[channel];
         while let Some(ended) = begun.pop_front_if(|begun| begun.end <= now) {
             *len -= 1;
-            if ended.epoch.is_some() {
+            if ended.context.is_some() {
                 self.queued_lines.remove(ended.line);
             }
         }
@@ -261,16 +266,20 @@ impl Controller {
     /// was a read.
     fn serve(&mut self, at: u64, bank: usize) -> (u64, bool) {
         let request = self.waiting.take(bank);
-        let WaitingRequest { number, came, place, .. } = request;
+        let WaitingRequest { number, came, line, place, .. } = request;
         let free = self.banks.free(bank).max(came);
         let served = self.banks.serve(place, request.is_write(), at);
         self.waiting.choose(bank, served);
         let end = served.end;
-        let Some(LineWrite { line, epoch, fenced_by }) = request.write else { return (end, true) };
+        if !request.is_write() {
+            return (end, true);
+        }
         self.order_wait_ns += at - free;
         self.idle_from = self.idle_from.max(end);
         self.ends.push(WriteEnd { number, begun: at, ended: end });
-        self.channels[place.channel()].begin(BegunWrite { end, line, epoch });
+        let epoch = request.epoch();
+        let context = epoch.map(|epoch| epoch.context);
+        self.channels[place.channel()].begin(end, line, context);
         if let Some(EpochId { context, number }) = epoch {
             let context = &mut self.contexts[context as usize];
             context.serve(number, end);
@@ -278,7 +287,7 @@ impl Controller {
                 self.waiting.add(request, &self.banks);
             }
         }
-        if let Some(core) = fenced_by.filter(|_| !self.is_queue_durable) {
+        if let Some(core) = request.fenced_by().filter(|_| !self.is_queue_durable) {
             let fenced = &mut self.fenced[core as usize];
             fenced.waiting -= 1;
             fenced.ends = fenced.ends.max(end);
@@ -346,28 +355,32 @@ impl Controller {
             return None;
         }
         let place = self.banks.place(line);
-        let is_other =
-            |at, epoch: Option<EpochId>| at == line && epoch.is_some_and(|e| e.context != context);
-        let waits =
-            |waiting: &WaitingRequest| waiting.write.is_some_and(|w| is_other(w.line, w.epoch));
+        let is_other = |other: Option<u32>| other.is_some_and(|other| other != context);
+        let waits = |waiting: &WaitingRequest| {
+            waiting.line == line && is_other(waiting.epoch().map(|epoch| epoch.context))
+        };
         while self.waiting.of_bank(place.bank()).any(waits)
             || self.contexts.iter().any(|context| context.held().any(waits))
         {
             self.work();
         }
         let begun = self.channels[place.channel()].begun.iter();
-        begun.filter(|begun| is_other(begun.line, begun.epoch)).map(|begun| begun.end).max()
+        let of_others = begun.filter(|begun| begun.line == line && is_other(begun.context));
+        of_others.map(|begun| begun.end).max()
     }
 }
 
 impl ChannelQueue {
-    /// Adds a write that a bank has begun.
+    /// Adds a write that a bank has begun, with its end and the context of its epoch.
     #[inline]
-    fn begin(&mut self, write: BegunWrite) {
+    fn begin(&mut self, end: u64, line: u64, context: Option<u32>) {
         // Nearly all end after those that began before.
-        let before = self.begun.iter().rev().position(|other| other.end <= write.end);
-        let later = before.unwrap_or(self.begun.len());
-        self.begun.insert(self.begun.len() - later, write);
+        if self.begun.back().is_none_or(|last| last.end <= end) {
+            self.begun.push_back(BegunWrite { end, line, context });
+        } else {
+            let place = self.begun.partition_point(|other| other.end <= end);
+            self.begun.insert(place, BegunWrite { end, line, context });
+        }
     }
 }
 

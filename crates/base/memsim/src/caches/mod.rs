@@ -32,4 +32,4 @@ pub use config::{
     BadConfig, CacheSize, Channels, HardwareConfig, OrderingMode, RowBuffers, Timing, VolatileRanks,
 };
 pub use report::{Counts, HardwareReport};
-pub use simulator::{Simulator, WriteBack, WriteSink};
+pub use simulator::{AnySink, Simulator, WriteBack, WriteSink};

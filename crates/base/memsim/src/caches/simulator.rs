@@ -29,6 +29,7 @@ use super::report::{Counts, HardwareReport};
 use super::sets::Sets;
 use crate::LINE;
 use crate::trace::{Action, MemoryEvent, Reader, TraceError, lines};
+use std::fs::File;
 use std::io::Read;
 
 /// All words of a line.
@@ -63,6 +64,29 @@ pub trait WriteSink {
 /// Ignores the writes.
 impl WriteSink for () {
     fn write(&mut self, _: WriteBack) {}
+}
+
+/// A sink that is chosen at run time, or none.
+pub type AnySink<'a> = Option<&'a mut dyn WriteSink>;
+
+impl WriteSink for AnySink<'_> {
+    fn write(&mut self, write: WriteBack) {
+        if let Some(sink) = self {
+            sink.write(write);
+        }
+    }
+
+    fn read(&mut self, line: u64, at_ns: u64) {
+        if let Some(sink) = self {
+            sink.read(line, at_ns);
+        }
+    }
+
+    fn ended(&mut self, end: WriteEnd) {
+        if let Some(sink) = self {
+            sink.ended(end);
+        }
+    }
 }
 
 impl WriteSink for Vec<WriteBack> {
@@ -540,7 +564,8 @@ impl<S: WriteSink> Simulator<S> {
     }
 
     /// Queues a write, and waits for room. The next fence of the core waits until the data is
-    /// durable, if `is_fenced`.
+    /// durable, if `is_fenced`. Inlined, because callers know whether there is an epoch.
+    #[inline(always)]
     fn write_to_memory(
         &mut self,
         core: usize,
@@ -557,6 +582,27 @@ impl<S: WriteSink> Simulator<S> {
         self.counts.memory_writes += 1;
         self.counts.words_written += u64::from(words.count_ones());
         self.cores[core].now = accepted.at;
+    }
+}
+
+impl Simulator<AnySink<'_>> {
+    /// Replays a trace from a file. With `computation_ns`, each operation computes for that time
+    /// at its begin, and other gaps are 0.
+    ///
+    /// Programs call this one. It is compiled in this crate, for speed; generic functions are
+    /// compiled with the options of their caller, and `keepstone` is optimized for size.
+    pub fn replay_file(
+        &mut self,
+        reader: &mut Reader<File>,
+        computation_ns: Option<u64>,
+    ) -> Result<(), TraceError> {
+        let Some(computation) = computation_ns else { return self.replay(reader) };
+        while let Some(event) = reader.next_event()? {
+            let is_begin = matches!(event.action, Action::Begin { .. });
+            let gap_ns = if is_begin { computation } else { 0 };
+            self.step(&MemoryEvent { gap_ns, ..event });
+        }
+        Ok(())
     }
 }
 

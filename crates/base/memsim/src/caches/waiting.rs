@@ -17,7 +17,11 @@ const IS_MISS: u64 = 1 << 62;
 /// The rank of no request.
 const NONE: Rank = Rank::MAX;
 
-/// A request that no bank has begun.
+/// No context, or no core.
+const NOBODY: u32 = u32::MAX;
+
+/// A request that no bank has begun. Optional parts are plain numbers, so that a request is copied
+/// part by part: to copy in one go what was just written in parts makes the processor wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitingRequest {
     /// Its rank without the time.
@@ -28,17 +32,24 @@ pub(super) struct WaitingRequest {
     pub(super) ready: u64,
     /// Its number among writes.
     pub(super) number: u64,
-    /// `None`: it is a read.
-    pub(super) write: Option<LineWrite>,
+    pub(super) line: u64,
     pub(super) place: BankPlace,
+    epoch_number: u64,
+    /// The context of its epoch.
+    context: u32,
+    /// The core whose next fence waits for it.
+    fenced_by: u32,
 }
 
 impl WaitingRequest {
     /// Makes a read. `order` is its place among all requests.
-    pub(super) fn read(order: u64, place: BankPlace, came: u64) -> Self {
-        Self { rank: order, came, ready: came, number: 0, write: None, place }
+    #[inline]
+    pub(super) fn read(order: u64, line: u64, place: BankPlace, came: u64) -> Self {
+        let write = LineWrite { line, ..LineWrite::default() };
+        Self { rank: order, ..Self::write(order, 0, write, place, came) }
     }
 
+    #[inline(always)]
     pub(super) fn write(
         order: u64,
         number: u64,
@@ -46,17 +57,36 @@ impl WaitingRequest {
         place: BankPlace,
         came: u64,
     ) -> Self {
-        Self { rank: order | IS_WRITE, came, ready: came, number, write: Some(write), place }
+        let LineWrite { line, epoch, fenced_by } = write;
+        Self {
+            rank: order | IS_WRITE,
+            came,
+            ready: came,
+            number,
+            line,
+            place,
+            epoch_number: epoch.map_or(0, |epoch| epoch.number),
+            context: epoch.map_or(NOBODY, |epoch| epoch.context),
+            fenced_by: fenced_by.unwrap_or(NOBODY),
+        }
     }
 
-    pub(super) fn is_write(&self) -> bool {
-        self.write.is_some()
-    }
-
-    /// Returns the number of its epoch.
     #[inline]
-    pub(super) fn epoch_number(&self) -> Option<u64> {
-        self.write?.epoch.map(|EpochId { number, .. }| number)
+    pub(super) fn is_write(&self) -> bool {
+        self.rank & IS_WRITE != 0
+    }
+
+    /// Returns its epoch.
+    #[inline]
+    pub(super) fn epoch(&self) -> Option<EpochId> {
+        let Self { context, epoch_number: number, .. } = *self;
+        (context != NOBODY).then_some(EpochId { context, number })
+    }
+
+    /// Returns the core whose next fence waits for it.
+    #[inline]
+    pub(super) fn fenced_by(&self) -> Option<u32> {
+        (self.fenced_by != NOBODY).then_some(self.fenced_by)
     }
 
     /// Returns its rank at a bank that is free from then on.
@@ -65,39 +95,36 @@ impl WaitingRequest {
         Rank::from(self.ready.max(free)) << 64 | Rank::from(self.rank)
     }
 
+    #[inline]
     fn set_miss(&mut self, is_miss: bool) {
         self.rank = self.rank & !IS_MISS | if is_miss { IS_MISS } else { 0 };
     }
 }
-
-/// The choice of a bank, or the best choice of several.
-#[derive(Clone, Copy, Debug)]
-struct Choice {
-    rank: Rank,
-    bank: u32,
-    /// Its index among the requests of the bank.
-    index: u32,
-}
-
-const NO_CHOICE: Choice = Choice { rank: NONE, bank: 0, index: 0 };
 
 /// The requests that may begin and have not.
 #[derive(Debug)]
 pub(super) struct WaitingRequests {
     /// The requests of each bank, in no order.
     of_banks: Vec<Vec<WaitingRequest>>,
-    /// A binary tree: node 1 is the root, the children of node `n` are `2n` and `2n + 1`, and the
-    /// last half are the choices of the banks. Other nodes are the better one of their children.
-    tree: Vec<Choice>,
+    /// The index of the request that each bank has chosen.
+    chosen: Vec<u32>,
+    /// A binary tree of ranks: node 1 is the root, the children of node `n` are `2n` and `2n + 1`,
+    /// and the last half are the choices of the banks. Other nodes are the least of their children.
+    ranks: Vec<Rank>,
+    /// The bank of each node's rank.
+    banks: Vec<u32>,
     len: usize,
     has_rows: bool,
 }
 
 impl WaitingRequests {
     pub(super) fn new(banks: usize, has_rows: bool) -> Self {
+        let nodes = 2 * banks.next_power_of_two();
         Self {
             of_banks: vec![Vec::new(); banks],
-            tree: vec![NO_CHOICE; 2 * banks.next_power_of_two()],
+            chosen: vec![0; banks],
+            ranks: vec![NONE; nodes],
+            banks: vec![0; nodes],
             len: 0,
             has_rows,
         }
@@ -111,8 +138,8 @@ impl WaitingRequests {
     /// Returns the time at which a bank next begins a request, and that bank.
     #[inline]
     pub(super) fn next(&self) -> Option<(u64, usize)> {
-        let Choice { rank, bank, .. } = self.tree[1];
-        (rank != NONE).then_some(((rank >> 64) as u64, bank as usize))
+        let rank = self.ranks[1];
+        (rank != NONE).then_some(((rank >> 64) as u64, self.banks[1] as usize))
     }
 
     /// Returns the requests of a bank.
@@ -120,8 +147,8 @@ impl WaitingRequests {
         self.of_banks[bank].iter()
     }
 
-    /// Adds a request.
-    #[inline]
+    /// Adds a request. Inlined, so that its parts are written to their place at once.
+    #[inline(always)]
     pub(super) fn add(&mut self, mut request: WaitingRequest, banks: &Banks) {
         let bank = request.place.bank();
         if self.has_rows {
@@ -132,8 +159,8 @@ impl WaitingRequests {
         let index = requests.len() as u32;
         requests.push(request);
         self.len += 1;
-        if rank < self.tree[self.leaf(bank)].rank {
-            self.set(Choice { rank, bank: bank as u32, index });
+        if rank < self.ranks[self.leaf(bank)] {
+            self.set(bank, rank, index);
         }
     }
 
@@ -142,14 +169,13 @@ impl WaitingRequests {
     #[inline]
     pub(super) fn take(&mut self, bank: usize) -> WaitingRequest {
         self.len -= 1;
-        let Choice { index, .. } = self.tree[self.leaf(bank)];
-        self.of_banks[bank].swap_remove(index as usize)
+        self.of_banks[bank].swap_remove(self.chosen[bank] as usize)
     }
 
     /// Lets a bank choose that has served a request.
     #[inline]
     pub(super) fn choose(&mut self, bank: usize, served: Served) {
-        let mut best = Choice { bank: bank as u32, ..NO_CHOICE };
+        let (mut least, mut chosen) = (NONE, 0);
         for (index, request) in (0..).zip(&mut self.of_banks[bank]) {
             if let Some(RowChange { opened, closed }) = served.rows {
                 if request.place.row == opened {
@@ -159,28 +185,33 @@ impl WaitingRequests {
                 }
             }
             let rank = request.rank(served.end);
-            if rank < best.rank {
-                best = Choice { rank, index, ..best };
-            }
+            let is_less = rank < least;
+            least = if is_less { rank } else { least };
+            chosen = if is_less { index } else { chosen };
         }
-        self.set(best);
+        self.set(bank, least, chosen);
     }
 
     /// Returns the node of a bank.
     #[inline]
     fn leaf(&self, bank: usize) -> usize {
-        self.tree.len() / 2 + bank
+        self.ranks.len() / 2 + bank
     }
 
     /// Sets the choice of a bank.
     #[inline]
-    fn set(&mut self, choice: Choice) {
-        let mut at = self.leaf(choice.bank as usize);
-        self.tree[at] = choice;
+    fn set(&mut self, bank: usize, mut rank: Rank, index: u32) {
+        self.chosen[bank] = index;
+        let mut at = self.leaf(bank);
+        let mut bank = bank as u32;
+        (self.ranks[at], self.banks[at]) = (rank, bank);
         while at > 1 {
-            let (choice, other) = (self.tree[at], self.tree[at ^ 1]);
+            let (other, its_bank) = (self.ranks[at ^ 1], self.banks[at ^ 1]);
+            let is_less = other < rank;
+            rank = if is_less { other } else { rank };
+            bank = if is_less { its_bank } else { bank };
             at /= 2;
-            self.tree[at] = if choice.rank < other.rank { choice } else { other };
+            (self.ranks[at], self.banks[at]) = (rank, bank);
         }
     }
 }
