@@ -138,14 +138,14 @@ fn parts<'a>(action: &Action<'a>) -> impl Iterator<Item = Action<'a>> + use<'a> 
 }
 
 /// Both programs on their hardware.
-struct Run {
+struct InterferenceRun {
     simulator: Simulator<()>,
     stencil: Stencil,
     /// Lines that the file system accessed.
     accesses: u64,
 }
 
-impl Run {
+impl InterferenceRun {
     /// Replays an event of the file system, and of the stencil what comes before it.
     fn step(&mut self, event: &MemoryEvent<'_>, computation_ns: u64) {
         let is_begin = matches!(event.action, Action::Begin { .. });
@@ -172,11 +172,11 @@ pub fn beside<R: Read>(
     computation_ns: u64,
 ) -> Result<Rates, InterferenceError> {
     let simulator = Simulator::new(hardware(config, backing, dram_ns), ())?;
-    let mut run = Run { simulator, stencil: Stencil::default(), accesses: 0 };
+    let mut run = InterferenceRun { simulator, stencil: Stencil::default(), accesses: 0 };
     while let Some(event) = reader.next_event()? {
         run.step(&event, computation_ns);
     }
-    let Run { simulator, stencil, accesses } = run;
+    let InterferenceRun { simulator, stencil, accesses } = run;
     let times = [simulator.now(0), simulator.now(1)];
     let rate = |work: u64, ns: u64| work as f64 * 1e3 / ns.max(1) as f64;
     Ok(Rates {

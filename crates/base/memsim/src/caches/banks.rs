@@ -41,7 +41,7 @@ impl BankPlace {
 
 /// A request that a bank has served.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Served {
+pub(super) struct ServedRequest {
     /// The time from which the bank is free.
     pub(super) end: u64,
     /// With row buffers: what the request changed.
@@ -206,7 +206,7 @@ impl Banks {
 
     /// Serves a request that begins at `at`, when its bank is free.
     #[inline]
-    pub(super) fn serve(&mut self, place: BankPlace, is_write: bool, at: u64) -> Served {
+    pub(super) fn serve(&mut self, place: BankPlace, is_write: bool, at: u64) -> ServedRequest {
         let Timing { read_ns, write_ns, rows, channels, .. } = self.timing;
         let mut change = None;
         let took = match (self.volatile_at(place), rows) {
@@ -233,7 +233,7 @@ impl Banks {
         };
         *bus = (*bus).max(end);
         self.banks[place.bank as usize].free = end;
-        Served { end, rows: change }
+        ServedRequest { end, rows: change }
     }
 
     /// Returns the time of an access through row buffers (banks-B4), and the row that is no longer

@@ -91,10 +91,17 @@ struct ChannelQueue {
     begun: VecDeque<BegunWrite>,
 }
 
-/// Counts of the queued writes of epochs, by a part of the numbers of their lines. Most lines are
-/// found not to be queued without a search.
+/// Counts of the queued writes of epochs: of each context, and by a part of the numbers of their
+/// lines. Most lines are found not to be queued without a search.
 #[derive(Debug)]
-struct QueuedLines(Vec<u32>);
+struct QueuedLines {
+    len: u64,
+    of_contexts: Vec<u64>,
+    of_slots: Vec<u64>,
+}
+
+/// Slots for the numbers of lines.
+const SLOTS: u64 = 1024;
 
 /// Writes that the next fence of a core waits for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -143,7 +150,7 @@ impl Controller {
             banks,
             order: 0,
             channels: vec![ChannelQueue::default(); timing.channels.count as usize],
-            queued_lines: QueuedLines::new(),
+            queued_lines: QueuedLines::new(contexts),
             clock: 0,
             numbers: 0,
             contexts: vec![Context::default(); contexts as usize],
@@ -202,7 +209,7 @@ impl Controller {
                 self.waiting.add(request, &self.banks);
             }
             Some(EpochId { context, .. }) => {
-                self.queued_lines.add(write.line);
+                self.queued_lines.add(write.line, context);
                 let request = WaitingRequest::write(order, number, write, place, at);
                 if let Some(request) = self.contexts[context as usize].queue(request) {
                     self.waiting.add(request, &self.banks);
@@ -249,8 +256,8 @@ impl Controller {
         let ChannelQueue { len, begun } = &mut self.channels[channel];
         while let Some(ended) = begun.pop_front_if(|begun| begun.end <= now) {
             *len -= 1;
-            if ended.context.is_some() {
-                self.queued_lines.remove(ended.line);
+            if let Some(context) = ended.context {
+                self.queued_lines.remove(ended.line, context);
             }
         }
     }
@@ -351,7 +358,7 @@ impl Controller {
     /// (controller-Q4).
     #[inline]
     pub fn queued_by_others(&mut self, line: u64, context: u32) -> Option<u64> {
-        if !self.queued_lines.may_have(line) {
+        if !self.queued_lines.may_have(line, context) {
             return None;
         }
         let place = self.banks.place(line);
@@ -385,29 +392,29 @@ impl ChannelQueue {
 }
 
 impl QueuedLines {
-    fn new() -> Self {
-        Self(vec![0; 1024])
+    fn new(contexts: u32) -> Self {
+        let (of_contexts, of_slots) = (vec![0; contexts as usize], vec![0; SLOTS as usize]);
+        Self { len: 0, of_contexts, of_slots }
     }
 
     #[inline]
-    fn slot(&self, line: u64) -> usize {
-        line as usize % self.0.len()
+    fn add(&mut self, line: u64, context: u32) {
+        self.len += 1;
+        self.of_contexts[context as usize] += 1;
+        self.of_slots[(line % SLOTS) as usize] += 1;
     }
 
-    fn add(&mut self, line: u64) {
-        let slot = self.slot(line);
-        self.0[slot] += 1;
-    }
-
-    fn remove(&mut self, line: u64) {
-        let slot = self.slot(line);
-        self.0[slot] -= 1;
-    }
-
-    /// Whether a write of this line may be queued.
     #[inline]
-    fn may_have(&self, line: u64) -> bool {
-        self.0[self.slot(line)] > 0
+    fn remove(&mut self, line: u64, context: u32) {
+        self.len -= 1;
+        self.of_contexts[context as usize] -= 1;
+        self.of_slots[(line % SLOTS) as usize] -= 1;
+    }
+
+    /// Whether a write of this line by another context may be queued.
+    #[inline]
+    fn may_have(&self, line: u64, context: u32) -> bool {
+        self.len > self.of_contexts[context as usize] && self.of_slots[(line % SLOTS) as usize] > 0
     }
 }
 

@@ -21,19 +21,25 @@ pub(super) struct EpochEntry {
 pub(super) struct EpochTable {
     entries: Vec<Option<EpochEntry>>,
     taken: u64,
+    /// The entry that was found last.
+    found: usize,
     /// The most epochs that were in flight at a time.
     pub(super) in_flight_max: u64,
 }
 
 impl EpochTable {
     pub(super) fn new(entries: u32) -> Self {
-        Self { entries: vec![None; entries as usize], taken: 0, in_flight_max: 0 }
+        Self { entries: vec![None; entries as usize], taken: 0, found: 0, in_flight_max: 0 }
     }
 
     /// Returns the entry of an epoch.
     #[inline]
-    pub(super) fn find(&self, id: EpochId) -> Option<usize> {
-        self.entries.iter().position(|entry| entry.is_some_and(|entry| entry.id == id))
+    pub(super) fn find(&mut self, id: EpochId) -> Option<usize> {
+        let is_it = |entry: &Option<EpochEntry>| entry.as_ref().is_some_and(|e| e.id == id);
+        if !is_it(&self.entries[self.found]) {
+            self.found = self.entries.iter().position(is_it)?;
+        }
+        Some(self.found)
     }
 
     #[inline]

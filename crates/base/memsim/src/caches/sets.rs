@@ -16,8 +16,9 @@ struct Entry<T> {
     data: T,
 }
 
-/// The lines of one cache, with `data` for each. A place is an index into all of its lines: the
-/// number of the set, and in its lowest [`way_bits`](Self::way_bits) the way.
+/// The lines of one cache, with `data` for each. A place is an index into all of its lines: first
+/// come the first ways of all sets. So lines that follow each other, and came one after the other,
+/// are neighbours in this machine's caches.
 #[derive(Debug)]
 pub(super) struct Sets<T> {
     entries: Vec<Entry<T>>,
@@ -27,7 +28,6 @@ pub(super) struct Sets<T> {
     recency: Recency,
     mask: u64,
     set_bits: u32,
-    way_bits: u32,
     /// Words of prints in a set.
     words: usize,
 }
@@ -37,17 +37,16 @@ impl<T: Copy + Default> Sets<T> {
         let (sets, ways) = (size.sets() as usize, size.ways as usize);
         let words = ways.div_ceil(WORD_WAYS);
         Self {
-            entries: vec![Entry::default(); sets * ways.next_power_of_two()],
+            entries: vec![Entry::default(); sets * ways],
             prints: vec![0; sets * words],
             recency: Recency::new(sets, ways),
             mask: size.sets() - 1,
             set_bits: sets.trailing_zeros(),
-            way_bits: ways.next_power_of_two().trailing_zeros(),
             words,
         }
     }
 
-    /// Returns a number above all places.
+    /// Returns the number of places.
     pub(super) fn places(&self) -> usize {
         self.entries.len()
     }
@@ -61,7 +60,13 @@ impl<T: Copy + Default> Sets<T> {
     /// Returns the set and the way of a place.
     #[inline]
     fn split(&self, place: usize) -> (usize, usize) {
-        (place >> self.way_bits, place & ((1 << self.way_bits) - 1))
+        (place & self.mask as usize, place >> self.set_bits)
+    }
+
+    /// Returns the place of a way of a set.
+    #[inline]
+    fn place(&self, set: usize, way: usize) -> usize {
+        way << self.set_bits | set
     }
 
     /// Returns the print of a line.
@@ -76,13 +81,13 @@ impl<T: Copy + Default> Sets<T> {
     pub(super) fn find(&self, line: u64) -> Option<usize> {
         let set = self.set(line);
         let expected = self.print(line) * ONES;
-        let first = set << self.way_bits;
         for word in 0..self.words {
             let differences = self.prints[set * self.words + word] ^ expected;
             // The highest bit of each byte that is 0, and maybe of some bytes above one.
             let mut zeros = differences.wrapping_sub(ONES) & !differences & ONES << 7;
             while zeros != 0 {
-                let place = first + word * WORD_WAYS + zeros.trailing_zeros() as usize / 8;
+                let way = word * WORD_WAYS + zeros.trailing_zeros() as usize / 8;
+                let place = self.place(set, way);
                 if self.entries.get(place).is_some_and(|entry| entry.tag == line + 1) {
                     return Some(place);
                 }
@@ -119,7 +124,7 @@ impl<T: Copy + Default> Sets<T> {
     #[inline]
     pub(super) fn oldest(&self, line: u64) -> usize {
         let set = self.set(line);
-        set << self.way_bits | self.recency.oldest(set)
+        self.place(set, self.recency.oldest(set))
     }
 
     /// As [`oldest`](Self::oldest), but of those that are `eligible`, if there are any.
@@ -130,7 +135,7 @@ impl<T: Copy + Default> Sets<T> {
             return oldest;
         }
         let set = self.set(line);
-        let mut places = self.recency.from_oldest(set).map(|way| set << self.way_bits | way);
+        let mut places = self.recency.from_oldest(set).map(|way| self.place(set, way));
         places.find(|place| eligible(*place)).unwrap_or(oldest)
     }
 

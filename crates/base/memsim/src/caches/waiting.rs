@@ -3,7 +3,7 @@
 //! - waiting-W1: Each bank has chosen one of its requests. A choice changes if the bank serves a
 //!   request, or if a better one comes; nothing else has an influence on it.
 
-use super::banks::{BankPlace, Banks, RowChange, Served};
+use super::banks::{BankPlace, Banks, RowChange, ServedRequest};
 use super::controller::{EpochId, LineWrite};
 
 /// The place of a request in the order in which a bank takes them. The least comes first: the time
@@ -172,9 +172,9 @@ impl WaitingRequests {
         self.of_banks[bank].swap_remove(self.chosen[bank] as usize)
     }
 
-    /// Lets a bank choose that has served a request.
+    /// Lets a bank choose that has served a request (waiting-W1).
     #[inline]
-    pub(super) fn choose(&mut self, bank: usize, served: Served) {
+    pub(super) fn choose(&mut self, bank: usize, served: ServedRequest) {
         let (mut least, mut chosen) = (NONE, 0);
         for (index, request) in (0..).zip(&mut self.of_banks[bank]) {
             if let Some(RowChange { opened, closed }) = served.rows {
