@@ -48,7 +48,7 @@ fn processor_ns() -> Result<u64, Box<dyn Error>> {
     Ok(ran.split(' ').next().ok_or("no time")?.parse()?)
 }
 
-/// Prints a row: the rate of what `run` does with a trace of so many events of lines.
+/// Prints a row: the rate of `run`, which replays a trace of `lines` events of lines.
 fn row(name: &str, lines: u64, run: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Outcome {
     let begin = processor_ns()?;
     run()?;
@@ -75,7 +75,10 @@ fn main() -> Outcome {
     let Summary { loads, stores, nt_stores, flushes, fences, .. } = found;
     let lines = loads.lines + stores.lines + nt_stores.lines + flushes.lines + fences;
     println!("{lines} events of lines, {} bytes", trace.len());
-    row("reader", lines, || Ok(drop(Summary::of(&mut Reader::new(&trace[..])?)?)))?;
+    row("reader", lines, || {
+        Summary::of(&mut Reader::new(&trace[..])?)?;
+        Ok(())
+    })?;
     for mode in OrderingMode::ALL {
         row(mode.name(), lines, || replay(&trace, HardwareConfig { mode, ..default }, ()))?;
     }

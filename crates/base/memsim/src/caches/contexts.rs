@@ -85,9 +85,11 @@ impl Context {
     #[inline]
     pub(super) fn release(&mut self) -> Option<WaitingRequest> {
         let first = self.epochs.get(self.first)?.number;
-        let is_of_first =
-            |write: &mut WaitingRequest| write.epoch().is_some_and(|epoch| epoch.number == first);
-        let write = self.held.pop_front_if(is_of_first)?;
+        let EpochId { number, .. } = self.held.front()?.epoch()?;
+        if number != first {
+            return None;
+        }
+        let write = self.held.pop_front()?;
         Some(self.ready(write))
     }
 

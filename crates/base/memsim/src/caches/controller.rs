@@ -117,7 +117,8 @@ pub struct Controller {
     /// Whether data is durable in the queue.
     is_queue_durable: bool,
     banks: Banks,
-    /// Requests that may begin and have not. There is one if any context holds some back.
+    /// Requests that may begin and have not. Not empty if a context holds
+    /// writes back.
     waiting: WaitingRequests,
     /// Requests so far.
     order: u64,
@@ -254,7 +255,8 @@ impl Controller {
     /// Removes writes that have ended by now from a channel's queue.
     fn leave(&mut self, channel: usize, now: u64) {
         let ChannelQueue { len, begun } = &mut self.channels[channel];
-        while let Some(ended) = begun.pop_front_if(|begun| begun.end <= now) {
+        while let Some(ended) = begun.front().copied().filter(|begun| begun.end <= now) {
+            begun.pop_front();
             *len -= 1;
             if let Some(context) = ended.context {
                 self.queued_lines.remove(ended.line, context);

@@ -6,7 +6,7 @@ use super::sets::Sets;
 /// The end of a list of lines.
 const NONE: u32 = u32::MAX;
 
-/// What is known of a dirty line, beside its words.
+/// The state of a dirty line, without its words.
 #[derive(Clone, Copy, Debug, Default)]
 struct DirtyLine {
     /// The time of the last store. The line is not written before that, even by a core whose clock

@@ -42,7 +42,7 @@ impl Recency {
     }
 
     /// Returns all ways of a set, the one that was not used for longest first.
-    pub(super) fn from_oldest(&self, set: usize) -> impl Iterator<Item = usize> {
+    pub(super) fn oldest_first(&self, set: usize) -> impl Iterator<Item = usize> {
         (0..self.ways).rev().map(move |nth| self.nth(set, nth))
     }
 
@@ -89,7 +89,7 @@ impl Recency {
 fn split(order: u64, way: usize) -> (u64, u64) {
     // The lowest group of four bits that is 0 is that of the way. The usual test for zeros in
     // parts of a word finds the lowest one exactly.
-    let differences = order ^ ONES * way as u64;
+    let differences = order ^ (ONES * way as u64);
     let zeros = differences.wrapping_sub(ONES) & !differences & ONES << 3;
     let newer = (1 << (zeros.trailing_zeros() & !3)) - 1;
     let older = !(newer << 4 | 0xf);
@@ -117,10 +117,10 @@ mod tests {
                     recency.touch(1, way);
                     expected.push(way);
                 }
-                assert!(recency.from_oldest(1).eq(expected.iter().copied()), "{ways} ways");
+                assert!(recency.oldest_first(1).eq(expected.iter().copied()), "{ways} ways");
                 assert_eq!(recency.oldest(1), expected[0]);
             }
-            assert!(recency.from_oldest(0).eq((0..ways).rev()), "another set");
+            assert!(recency.oldest_first(0).eq((0..ways).rev()), "another set");
         }
     }
 }

@@ -135,7 +135,7 @@ impl<T: Copy + Default> Sets<T> {
             return oldest;
         }
         let set = self.set(line);
-        let mut places = self.recency.from_oldest(set).map(|way| self.place(set, way));
+        let mut places = self.recency.oldest_first(set).map(|way| self.place(set, way));
         places.find(|place| eligible(*place)).unwrap_or(oldest)
     }
 

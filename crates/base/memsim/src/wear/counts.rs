@@ -21,6 +21,7 @@ struct PageCounts {
 pub struct WearCounts {
     /// The places of pages in `counts`.
     pages: HashMap<u64, usize>,
+    #[expect(clippy::vec_box, reason = "a list that grows must not need twice the memory")]
     counts: Vec<Box<PageCounts>>,
     /// The page that was written last, and its place: most writes are to the same page again.
     last: Option<(u64, usize)>,
