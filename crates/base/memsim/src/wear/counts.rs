@@ -67,10 +67,13 @@ impl WearCounts {
         self.missed
     }
 
-    /// Returns all lines with writes and their counts, in no order.
+    /// Returns all lines with writes and their counts, in ascending order: so sums of fractions are
+    /// the same in each run.
     pub fn lines(&self) -> impl Iterator<Item = (u64, u32)> {
-        self.pages.iter().flat_map(|(page, place)| {
-            let counts = &self.counts[*place];
+        let mut pages: Vec<_> = self.pages.iter().map(|(page, place)| (*page, *place)).collect();
+        pages.sort_unstable();
+        pages.into_iter().flat_map(|(page, place)| {
+            let counts = &self.counts[place];
             let with_writes = |(at, n): (usize, &u32)| (*n > 0).then_some((at as u64, *n));
             let of_page = counts.lines.iter().enumerate().filter_map(with_writes);
             of_page.map(move |(at, n)| (page * PAGE_LINES + at, n))
