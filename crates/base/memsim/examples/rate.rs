@@ -1,16 +1,22 @@
 //! Prints how many events of lines a second of processor time each ordering mode replays: from a
-//! trace in a file, or from a made one, of which two thirds of the accesses miss all caches.
+//! trace in a file, or from a made one, of which two thirds of the accesses miss all caches. An
+//! event of a line is a load, store or flush of one line, or a fence.
 //!
 //! ```text
-//! cargo run --release -p memsim --example rate [OPERATIONS | TRACE]
+//! cargo run --release -p memsim --example rate [OPERATIONS | TRACE] [MEMORY]
 //! ```
 
-use memsim::caches::{HardwareConfig, OrderingMode, Simulator};
+use memsim::caches::memories::{MEMORIES, NamedMemory, timing};
+use memsim::caches::{HardwareConfig, OrderingMode, Simulator, WriteSink};
 use memsim::summary::Summary;
 use memsim::trace::{Action, MemoryEvent, Reader, StoreWay, Writer};
+use memsim::wear::WearCounts;
 use rng::Rng;
+use std::env::args;
 use std::error::Error;
 use std::fs::read_to_string;
+
+type Outcome = Result<(), Box<dyn Error>>;
 
 /// Makes a trace as a file system does: loads of words, stores of new lines, a flush of each, a
 /// fence, a word that commits, and another fence.
@@ -42,24 +48,39 @@ fn processor_ns() -> Result<u64, Box<dyn Error>> {
     Ok(ran.split(' ').next().ok_or("no time")?.parse()?)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let asked = std::env::args().nth(1).unwrap_or("500000".to_owned());
+/// Prints a row: the rate of `run`, which replays a trace of `lines` events of lines.
+fn row(name: &str, lines: u64, run: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Outcome {
+    let begin = processor_ns()?;
+    run()?;
+    println!("{name:14} {:7.1} M/s", lines as f64 * 1e3 / (processor_ns()? - begin) as f64);
+    Ok(())
+}
+
+/// Replays a trace. The sink gets the writes.
+fn replay(trace: &[u8], config: HardwareConfig, sink: impl WriteSink) -> Outcome {
+    Simulator::new(config, sink)?.replay(&mut Reader::new(trace)?)?;
+    Ok(())
+}
+
+fn main() -> Outcome {
+    let asked = args().nth(1).unwrap_or("500000".to_owned());
     let trace = match asked.parse() {
         Ok(operations) => trace(operations)?,
         Err(_) => std::fs::read(asked)?,
     };
-    let begin = processor_ns()?;
+    let memory: NamedMemory = args().nth(2).as_deref().unwrap_or(MEMORIES[0].name).parse()?;
+    let default = HardwareConfig::default();
+    let default = HardwareConfig { timing: timing(&memory, default.timing), ..default };
     let found = Summary::of(&mut Reader::new(&trace[..])?)?;
-    let lines = found.loads.lines + found.stores.lines + found.flushes.lines + found.fences;
-    let rate = |since: u64| processor_ns().map(|now| lines as f64 * 1e3 / (now - since) as f64);
+    let Summary { loads, stores, nt_stores, flushes, fences, .. } = found;
+    let lines = loads.lines + stores.lines + nt_stores.lines + flushes.lines + fences;
     println!("{lines} events of lines, {} bytes", trace.len());
-    println!("{:14} {:7.1} M/s", "reader", rate(begin)?);
+    row("reader", lines, || {
+        Summary::of(&mut Reader::new(&trace[..])?)?;
+        Ok(())
+    })?;
     for mode in OrderingMode::ALL {
-        let begin = processor_ns()?;
-        let config = HardwareConfig { mode, ..HardwareConfig::default() };
-        let mut simulator = Simulator::new(config, ())?;
-        simulator.replay(&mut Reader::new(&trace[..])?)?;
-        println!("{mode:14} {:7.1} M/s", rate(begin)?);
+        row(mode.name(), lines, || replay(&trace, HardwareConfig { mode, ..default }, ()))?;
     }
-    Ok(())
+    row("clwb, wear", lines, || replay(&trace, default, WearCounts::new(1 << 20)))
 }

@@ -137,6 +137,31 @@ fn parts<'a>(action: &Action<'a>) -> impl Iterator<Item = Action<'a>> + use<'a> 
     })
 }
 
+/// Both programs on their hardware.
+struct InterferenceRun {
+    simulator: Simulator<()>,
+    stencil: Stencil,
+    /// Lines that the file system accessed.
+    accesses: u64,
+}
+
+impl InterferenceRun {
+    /// Replays an event of the file system, and of the stencil what comes before it.
+    fn step(&mut self, event: &MemoryEvent<'_>, computation_ns: u64) {
+        let is_begin = matches!(event.action, Action::Begin { .. });
+        let mut gap_ns = if is_begin { computation_ns } else { 0 };
+        for action in parts(&event.action) {
+            while self.simulator.now(1) < self.simulator.now(0) {
+                self.simulator.step(&self.stencil.next());
+            }
+            self.accesses +=
+                u64::from(matches!(action, Action::Load { .. } | Action::Store { .. }));
+            self.simulator.step(&MemoryEvent { thread: 0, gap_ns, action });
+            gap_ns = 0;
+        }
+    }
+}
+
 /// Runs a trace beside the stencil. Each operation of the trace computes for `computation_ns`.
 /// `dram_ns` are the times of a read and a write of DRAM.
 pub fn beside<R: Read>(
@@ -146,20 +171,12 @@ pub fn beside<R: Read>(
     dram_ns: (u64, u64),
     computation_ns: u64,
 ) -> Result<Rates, InterferenceError> {
-    let mut simulator = Simulator::new(hardware(config, backing, dram_ns), ())?;
-    let (mut stencil, mut accesses) = (Stencil::default(), 0);
+    let simulator = Simulator::new(hardware(config, backing, dram_ns), ())?;
+    let mut run = InterferenceRun { simulator, stencil: Stencil::default(), accesses: 0 };
     while let Some(event) = reader.next_event()? {
-        let is_begin = matches!(event.action, Action::Begin { .. });
-        let mut gap_ns = if is_begin { computation_ns } else { 0 };
-        for action in parts(&event.action) {
-            while simulator.now(1) < simulator.now(0) {
-                simulator.step(&stencil.next());
-            }
-            accesses += u64::from(matches!(action, Action::Load { .. } | Action::Store { .. }));
-            simulator.step(&MemoryEvent { thread: 0, gap_ns, action });
-            gap_ns = 0;
-        }
+        run.step(&event, computation_ns);
     }
+    let InterferenceRun { simulator, stencil, accesses } = run;
     let times = [simulator.now(0), simulator.now(1)];
     let rate = |work: u64, ns: u64| work as f64 * 1e3 / ns.max(1) as f64;
     Ok(Rates {

@@ -15,7 +15,7 @@
 //!   [`VolatileRanks::read_ns`] and [`VolatileRanks::write_ns`]. With volatile memory, a line takes
 //!   the bus at the first time at which it is free: a slow write does not hold it before its end.
 
-use super::config::{Channels, RowBuffers, Timing, VolatileRanks};
+use super::config::{RowBuffers, Timing, VolatileRanks};
 use crate::LINE;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ pub(super) struct BankPlace {
     channel: u32,
     /// The bank, counted through all channels.
     bank: u32,
-    row: u64,
+    pub(super) row: u64,
 }
 
 impl BankPlace {
@@ -37,6 +37,22 @@ impl BankPlace {
     pub(super) fn bank(self) -> usize {
         self.bank as usize
     }
+}
+
+/// A request that a bank has served.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServedRequest {
+    /// The time from which the bank is free.
+    pub(super) end: u64,
+    /// With row buffers: what the request changed.
+    pub(super) rows: Option<RowChange>,
+}
+
+/// Rows that an access has put into a buffer, or left there, and removed from one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowChange {
+    pub(super) opened: u64,
+    pub(super) closed: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +80,29 @@ pub struct RowCounts {
     pub writes: u64,
 }
 
+/// A number to divide by. Divisions by powers of two are shifts: the processor divides much slower.
+#[derive(Clone, Copy, Debug)]
+struct Divisor {
+    number: u64,
+    /// The shift, if the number is a power of two.
+    shift: Option<u32>,
+}
+
+impl Divisor {
+    fn new(number: u64) -> Self {
+        Self { number, shift: number.is_power_of_two().then(|| number.trailing_zeros()) }
+    }
+
+    /// Returns the quotient and the rest.
+    #[inline]
+    fn divide(self, by_this: u64) -> (u64, u64) {
+        match self.shift {
+            Some(shift) => (by_this >> shift, by_this & (self.number - 1)),
+            None => (by_this / self.number, by_this % self.number),
+        }
+    }
+}
+
 /// Times that a bus remembers. Banks work ahead of each other by less than that many lines.
 const TAKEN_MAX: usize = 1024;
 
@@ -86,6 +125,12 @@ fn take(taken: &mut VecDeque<u64>, from: u64, bus_ns: u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Banks {
     timing: Timing,
+    /// Channels, and the lines after which the next one follows.
+    channels: Divisor,
+    interleave: Divisor,
+    /// Lines of a row, and banks of a channel.
+    row_lines: Divisor,
+    bank_count: Divisor,
     banks: Vec<Bank>,
     /// The time from which each channel's bus is free.
     buses: Vec<u64>,
@@ -97,8 +142,13 @@ pub(super) struct Banks {
 impl Banks {
     pub(super) fn new(timing: Timing) -> Self {
         let channels = timing.channels.count as usize;
+        let row_lines = timing.rows.map_or(1, |rows| rows.bytes / LINE);
         Self {
             timing,
+            channels: Divisor::new(timing.channels.count.into()),
+            interleave: Divisor::new(timing.channels.interleave_bytes / LINE),
+            row_lines: Divisor::new(row_lines),
+            bank_count: Divisor::new(timing.banks.into()),
             banks: vec![Bank::default(); channels * timing.all_banks() as usize],
             buses: vec![0; channels],
             taken: vec![VecDeque::new(); channels],
@@ -106,25 +156,30 @@ impl Banks {
         }
     }
 
+    /// Returns the number of banks of all channels.
+    pub(super) fn count(&self) -> usize {
+        self.banks.len()
+    }
+
     /// Returns the place of a line (banks-B1).
+    #[inline(always)]
     pub(super) fn place(&self, line: u64) -> BankPlace {
-        let Channels { count, interleave_bytes, .. } = self.timing.channels;
         let (mut channel, mut within) = (0, line);
-        if count > 1 {
-            let lines = interleave_bytes / LINE;
-            let piece = line / lines;
-            channel = (piece % u64::from(count)) as u32;
-            within = piece / u64::from(count) * lines + line % lines;
+        if self.channels.number > 1 {
+            let (piece, in_piece) = self.interleave.divide(line);
+            (within, channel) = self.channels.divide(piece);
+            within = within * self.interleave.number + in_piece;
         }
+        let channel = channel as u32;
         let first = channel * self.timing.all_banks();
-        let mut row = within / self.timing.rows.map_or(1, |rows| rows.bytes / LINE);
-        let mut bank = first + (row % u64::from(self.timing.banks)) as u32;
         // banks-B6
         if let Some(VolatileRanks { banks, .. }) = self.volatile(line) {
-            row = within;
-            bank = first + self.timing.banks + (row % u64::from(banks)) as u32;
+            let bank = first + self.timing.banks + (within % u64::from(banks)) as u32;
+            return BankPlace { channel, bank, row: within };
         }
-        BankPlace { channel, bank, row }
+        let (row, _) = self.row_lines.divide(within);
+        let (_, bank) = self.bank_count.divide(row);
+        BankPlace { channel, bank: first + bank as u32, row }
     }
 
     /// Returns the ranks of volatile memory if the line is there.
@@ -134,8 +189,8 @@ impl Banks {
 
     /// Returns the ranks of volatile memory if the place is there.
     fn volatile_at(&self, place: BankPlace) -> Option<VolatileRanks> {
-        let within = place.bank % self.timing.all_banks();
-        self.timing.volatile.filter(|_| within >= self.timing.banks)
+        let ranks = self.timing.volatile?;
+        (place.bank % self.timing.all_banks() >= self.timing.banks).then_some(ranks)
     }
 
     /// Returns the time from which a bank is free (banks-B2).
@@ -149,9 +204,11 @@ impl Banks {
         open.iter().any(|open| open.row == place.row)
     }
 
-    /// Serves a request that begins at `at`, when its bank is free. Returns its end.
-    pub(super) fn serve(&mut self, place: BankPlace, is_write: bool, at: u64) -> u64 {
+    /// Serves a request that begins at `at`, when its bank is free.
+    #[inline]
+    pub(super) fn serve(&mut self, place: BankPlace, is_write: bool, at: u64) -> ServedRequest {
         let Timing { read_ns, write_ns, rows, channels, .. } = self.timing;
+        let mut change = None;
         let took = match (self.volatile_at(place), rows) {
             // banks-B6
             (Some(ranks), _) if is_write => ranks.write_ns,
@@ -159,7 +216,11 @@ impl Banks {
             // banks-B3
             (None, None) if is_write => write_ns,
             (None, None) => read_ns,
-            (None, Some(rows)) => self.access(place, is_write, rows),
+            (None, Some(rows)) => {
+                let (took, closed) = self.access(place, is_write, rows);
+                change = Some(RowChange { opened: place.row, closed });
+                took
+            }
         };
         // banks-B5
         let bus = &mut self.buses[place.channel as usize];
@@ -172,14 +233,16 @@ impl Banks {
         };
         *bus = (*bus).max(end);
         self.banks[place.bank as usize].free = end;
-        end
+        ServedRequest { end, rows: change }
     }
 
-    /// Returns the time of an access through row buffers (banks-B4).
-    fn access(&mut self, place: BankPlace, is_write: bool, rows: RowBuffers) -> u64 {
+    /// Returns the time of an access through row buffers (banks-B4), and the row that is no longer
+    /// in one.
+    fn access(&mut self, place: BankPlace, is_write: bool, rows: RowBuffers) -> (u64, Option<u64>) {
         let open = &mut self.banks[place.bank as usize].open;
         let mut took = rows.hit_ns;
         let mut row = Row { row: place.row, is_dirty: false };
+        let mut closed = None;
         match open.iter().position(|open| open.row == place.row) {
             Some(at) => {
                 self.counts.hits += 1;
@@ -187,9 +250,13 @@ impl Banks {
             }
             None => {
                 self.counts.misses += 1;
-                if open.len() == rows.buffers as usize && open.remove(0).is_dirty {
-                    self.counts.writes += 1;
-                    took += self.timing.write_ns;
+                if open.len() == rows.buffers as usize {
+                    let oldest = open.remove(0);
+                    closed = Some(oldest.row);
+                    if oldest.is_dirty {
+                        self.counts.writes += 1;
+                        took += self.timing.write_ns;
+                    }
                 }
                 if !is_write {
                     took += self.timing.read_ns;
@@ -198,6 +265,6 @@ impl Banks {
         }
         row.is_dirty |= is_write;
         open.push(row);
-        took
+        (took, closed)
     }
 }

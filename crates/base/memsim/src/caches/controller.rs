@@ -16,10 +16,11 @@
 //! Which write a bank begins next is only decided when an answer depends on it: a later write may
 //! come first.
 
-use super::banks::{BankPlace, Banks, RowCounts};
+use super::banks::{Banks, RowCounts};
 use super::config::Timing;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use super::contexts::Context;
+use super::waiting::{WaitingRequest, WaitingRequests};
+use std::collections::VecDeque;
 
 /// The epoch of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,81 +73,35 @@ pub struct WriteEnd {
     pub ended: u64,
 }
 
-/// A request that no bank has begun.
-#[derive(Clone, Copy, Debug)]
-struct WaitingRequest {
-    /// Its place among all requests.
-    order: u64,
-    /// Its number among writes.
-    number: u64,
-    /// `None`: it is a read.
-    write: Option<LineWrite>,
-    place: BankPlace,
-    came: u64,
-}
-
-/// A request that a bank can begin: from when, whether it is a write, whether it misses the row
-/// buffers, its order; and its index. The least one comes first (controller-Q3).
-type Choice = (u64, bool, bool, u64, usize);
-
-/// No request that the bank can begin.
-const NO_CHOICE: Choice = (u64::MAX, true, true, u64::MAX, usize::MAX);
-
-/// A set of banks, one bit each.
-#[derive(Debug)]
-struct BankSet(Vec<u64>);
-
-impl BankSet {
-    fn new(banks: usize) -> Self {
-        Self(vec![0; banks.div_ceil(64)])
-    }
-
-    fn add(&mut self, bank: usize) {
-        self.0[bank / 64] |= 1 << (bank % 64);
-    }
-
-    /// Removes a bank. Returns whether it was there.
-    fn remove(&mut self, bank: usize) -> bool {
-        let (word, bit) = (&mut self.0[bank / 64], 1 << (bank % 64));
-        let was_there = *word & bit != 0;
-        *word &= !bit;
-        was_there
-    }
-}
-
 /// A write that has begun. It occupies its queue until its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 struct BegunWrite {
     end: u64,
     line: u64,
-    epoch: Option<EpochId>,
+    /// The context of its epoch.
+    context: Option<u32>,
 }
 
-/// The writes of one epoch.
-#[derive(Clone, Copy, Debug, Default)]
-struct EpochWrites {
-    number: u64,
-    /// Writes that have not begun.
-    waiting: u64,
-    /// The end of those that have.
-    ends: u64,
-    /// The time at which the last one entered the queue.
-    accepted: u64,
-}
-
-/// A hardware context.
+/// A channel's queue of writes.
 #[derive(Clone, Debug, Default)]
-struct Context {
-    /// Its latest epochs, the oldest first.
-    epochs: VecDeque<EpochWrites>,
-    /// The number of the first one with writes that wait: those may begin.
-    first: Option<u64>,
-    /// The end of all writes of epochs before that one.
-    before: u64,
+struct ChannelQueue {
+    /// Writes in it: those that wait, and those that have begun.
+    len: usize,
+    /// Those that have begun, by their ends.
+    begun: VecDeque<BegunWrite>,
 }
 
-/// Epochs that a context remembers at least: more than can be in flight.
-const EPOCHS_KEPT: usize = 65;
+/// Counts of the queued writes of epochs: of each context, and by a part of the numbers of their
+/// lines. Most lines are found not to be queued without a search.
+#[derive(Debug)]
+struct QueuedLines {
+    len: u64,
+    of_contexts: Vec<u64>,
+    of_slots: Vec<u64>,
+}
+
+/// Slots for the numbers of lines.
+const SLOTS: u64 = 1024;
 
 /// Writes that the next fence of a core waits for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -162,20 +117,13 @@ pub struct Controller {
     /// Whether data is durable in the queue.
     is_queue_durable: bool,
     banks: Banks,
-    /// Requests that wait for each bank, in the order in which they came.
-    queues: Vec<Vec<WaitingRequest>>,
-    /// The request that each bank begins next.
-    choices: Vec<Choice>,
-    /// Banks for which requests wait, and those of them that have to choose again.
-    busy: BankSet,
-    stale: BankSet,
-    /// Requests that wait.
-    waiting: usize,
+    /// Requests that may begin and have not. Not empty if a context holds
+    /// writes back.
+    waiting: WaitingRequests,
     /// Requests so far.
     order: u64,
-    /// Writes in each channel's queue: those that wait, and those that have begun.
-    queued: Vec<usize>,
-    begun: Vec<BinaryHeap<Reverse<BegunWrite>>>,
+    channels: Vec<ChannelQueue>,
+    queued_lines: QueuedLines,
     /// The time of the last request (controller-Q5).
     clock: u64,
     numbers: u64,
@@ -195,20 +143,15 @@ pub struct Controller {
 impl Controller {
     /// Makes an idle controller.
     pub fn new(timing: Timing, contexts: u32, is_queue_durable: bool) -> Self {
-        let channels = timing.channels.count as usize;
-        let banks = channels * timing.all_banks() as usize;
+        let banks = Banks::new(timing);
         Self {
             timing,
             is_queue_durable,
-            banks: Banks::new(timing),
-            queues: vec![Vec::new(); banks],
-            choices: vec![NO_CHOICE; banks],
-            busy: BankSet::new(banks),
-            stale: BankSet::new(banks),
-            waiting: 0,
+            waiting: WaitingRequests::new(banks.count(), timing.rows.is_some()),
+            banks,
             order: 0,
-            queued: vec![0; channels],
-            begun: vec![BinaryHeap::new(); channels],
+            channels: vec![ChannelQueue::default(); timing.channels.count as usize],
+            queued_lines: QueuedLines::new(contexts),
             clock: 0,
             numbers: 0,
             contexts: vec![Context::default(); contexts as usize],
@@ -230,27 +173,20 @@ impl Controller {
     pub fn read(&mut self, now: u64, line: u64) -> u64 {
         self.clock = self.clock.max(now);
         let place = self.banks.place(line);
-        if self.waiting == 0 {
+        if self.waiting.is_empty() {
             let at = self.clock.max(self.banks.free(place.bank()));
-            return self.banks.serve(place, false, at) + self.timing.channels.fixed_ns;
+            return self.banks.serve(place, false, at).end + self.timing.channels.fixed_ns;
         }
-        self.wait(None, 0, place, self.clock);
+        let request = WaitingRequest::read(self.order, line, place, self.clock);
+        self.order += 1;
+        self.waiting.add(request, &self.banks);
         loop {
-            let (at, bank) = self.next().expect("the read waits");
+            let (at, bank) = self.waiting.next().expect("the read waits");
             let (end, is_read) = self.serve(at, bank);
             if is_read {
                 return end + self.timing.channels.fixed_ns;
             }
         }
-    }
-
-    fn wait(&mut self, write: Option<LineWrite>, number: u64, place: BankPlace, came: u64) {
-        let bank = place.bank();
-        self.queues[bank].push(WaitingRequest { order: self.order, number, write, place, came });
-        self.busy.add(bank);
-        self.stale.add(bank);
-        self.order += 1;
-        self.waiting += 1;
     }
 
     /// Queues a write.
@@ -259,11 +195,6 @@ impl Controller {
         let at = self.accept(now, place.channel());
         let number = self.numbers;
         self.numbers += 1;
-        if let Some(EpochId { context, number }) = write.epoch
-            && self.contexts[context as usize].queue(number, at)
-        {
-            self.stale.0.copy_from_slice(&self.busy.0);
-        }
         if let Some(core) = write.fenced_by {
             let fenced = &mut self.fenced[core as usize];
             match self.is_queue_durable {
@@ -271,12 +202,27 @@ impl Controller {
                 false => fenced.waiting += 1,
             }
         }
-        self.wait(Some(write), number, place, at);
-        self.queued[place.channel()] += 1;
-        if self.queued[place.channel()] as u64 > self.queue_max {
+        let order = self.order;
+        self.order += 1;
+        match write.epoch {
+            None => {
+                let request = WaitingRequest::write(order, number, write, place, at);
+                self.waiting.add(request, &self.banks);
+            }
+            Some(EpochId { context, .. }) => {
+                self.queued_lines.add(write.line, context);
+                let request = WaitingRequest::write(order, number, write, place, at);
+                if let Some(request) = self.contexts[context as usize].queue(request) {
+                    self.waiting.add(request, &self.banks);
+                }
+            }
+        }
+        let channel = &mut self.channels[place.channel()];
+        channel.len += 1;
+        if channel.len as u64 > self.queue_max {
             self.work_until(at);
             self.leave(place.channel(), at);
-            self.queue_max = self.queue_max.max(self.queued[place.channel()] as u64);
+            self.queue_max = self.queue_max.max(self.channels[place.channel()].len as u64);
         }
         Accepted { number, at }
     }
@@ -285,13 +231,14 @@ impl Controller {
     fn accept(&mut self, now: u64, channel: usize) -> u64 {
         self.clock = self.clock.max(now);
         let mut at = self.clock;
-        if self.queued[channel] == self.timing.queue as usize {
+        let len_max = self.timing.queue as usize;
+        if self.channels[channel].len == len_max {
             self.work_until(at);
             self.leave(channel, at);
         }
-        while self.queued[channel] == self.timing.queue as usize {
-            let first = self.begun[channel].peek().map_or(u64::MAX, |Reverse(begun)| begun.end);
-            match self.next() {
+        while self.channels[channel].len == len_max {
+            let first = self.channels[channel].begun.front().map_or(u64::MAX, |begun| begun.end);
+            match self.waiting.next() {
                 Some((from, bank)) if from < first => {
                     self.serve(from, bank);
                 }
@@ -307,84 +254,49 @@ impl Controller {
 
     /// Removes writes that have ended by now from a channel's queue.
     fn leave(&mut self, channel: usize, now: u64) {
-        let begun = &mut self.begun[channel];
-        while begun.peek().is_some_and(|Reverse(begun)| begun.end <= now) {
-            begun.pop();
-            self.queued[channel] -= 1;
+        let ChannelQueue { len, begun } = &mut self.channels[channel];
+        while let Some(ended) = begun.front().copied().filter(|begun| begun.end <= now) {
+            begun.pop_front();
+            *len -= 1;
+            if let Some(context) = ended.context {
+                self.queued_lines.remove(ended.line, context);
+            }
         }
     }
 
     /// Begins what banks begin before this time.
     fn work_until(&mut self, until: u64) {
-        while let Some((at, bank)) = self.next().filter(|(at, _)| *at < until) {
+        while let Some((at, bank)) = self.waiting.next().filter(|(at, _)| *at < until) {
             self.serve(at, bank);
         }
-    }
-
-    /// Returns the time at which a bank next begins a request, and that bank.
-    fn next(&mut self) -> Option<(u64, usize)> {
-        if self.waiting == 0 {
-            return None;
-        }
-        let mut first = (NO_CHOICE, 0);
-        for word in 0..self.busy.0.len() {
-            let mut left = self.busy.0[word];
-            while left != 0 {
-                let bank = word * 64 + left.trailing_zeros() as usize;
-                left &= left - 1;
-                if self.stale.remove(bank) {
-                    self.choices[bank] = self.choose(bank);
-                }
-                first = first.min((self.choices[bank], bank));
-            }
-        }
-        (first.0 != NO_CHOICE).then_some((first.0.0, first.1))
-    }
-
-    /// Returns the request that a bank begins next: none if earlier epochs must begin before.
-    fn choose(&self, bank: usize) -> Choice {
-        let waiting = &self.queues[bank];
-        let free = self.banks.free(bank);
-        let choice = |(i, waiting): (usize, &WaitingRequest)| {
-            let mut from = waiting.came.max(free);
-            if let Some(EpochId { context, number }) = waiting.write.and_then(|w| w.epoch) {
-                // controller-Q2
-                let Context { first, before, .. } = &self.contexts[context as usize];
-                if *first != Some(number) {
-                    return None;
-                }
-                from = from.max(*before);
-            }
-            let is_miss = self.timing.rows.is_some() && !self.banks.is_hit(waiting.place);
-            Some((from, waiting.write.is_some(), is_miss, waiting.order, i))
-        };
-        waiting.iter().enumerate().filter_map(choice).min().unwrap_or(NO_CHOICE)
     }
 
     /// Lets a bank begin the request that it has chosen. Returns the end of that, and whether it
     /// was a read.
     fn serve(&mut self, at: u64, bank: usize) -> (u64, bool) {
-        let (.., index) = self.choices[bank];
-        let WaitingRequest { number, write, place, came, .. } = self.queues[bank].remove(index);
-        if self.queues[bank].is_empty() {
-            self.busy.remove(bank);
-        } else {
-            self.stale.add(bank);
-        }
-        self.waiting -= 1;
+        let request = self.waiting.take(bank);
+        let WaitingRequest { number, came, line, place, .. } = request;
         let free = self.banks.free(bank).max(came);
-        let end = self.banks.serve(place, write.is_some(), at);
-        let Some(LineWrite { line, epoch, fenced_by }) = write else { return (end, true) };
+        let served = self.banks.serve(place, request.is_write(), at);
+        self.waiting.choose(bank, served);
+        let end = served.end;
+        if !request.is_write() {
+            return (end, true);
+        }
         self.order_wait_ns += at - free;
         self.idle_from = self.idle_from.max(end);
         self.ends.push(WriteEnd { number, begun: at, ended: end });
-        self.begun[place.channel()].push(Reverse(BegunWrite { end, line, epoch }));
-        if let Some(EpochId { context, number }) = epoch
-            && self.contexts[context as usize].serve(number, end)
-        {
-            self.stale.0.copy_from_slice(&self.busy.0);
+        let epoch = request.epoch();
+        let context = epoch.map(|epoch| epoch.context);
+        self.channels[place.channel()].begin(end, line, context);
+        if let Some(EpochId { context, number }) = epoch {
+            let context = &mut self.contexts[context as usize];
+            context.serve(number, end);
+            while let Some(request) = context.release() {
+                self.waiting.add(request, &self.banks);
+            }
         }
-        if let Some(core) = fenced_by.filter(|_| !self.is_queue_durable) {
+        if let Some(core) = request.fenced_by().filter(|_| !self.is_queue_durable) {
             let fenced = &mut self.fenced[core as usize];
             fenced.waiting -= 1;
             fenced.ends = fenced.ends.max(end);
@@ -402,14 +314,12 @@ impl Controller {
 
     /// Returns the time at which an epoch, with all of its lines written, is durable.
     pub fn epoch_end(&mut self, id: EpochId) -> u64 {
+        if self.is_queue_durable {
+            return self.contexts[id.context as usize].accepted(id.number);
+        }
         loop {
-            let Context { epochs, .. } = &self.contexts[id.context as usize];
-            let until = epochs.iter().filter(|epoch| epoch.number <= id.number);
-            if self.is_queue_durable {
-                return until.map(|epoch| epoch.accepted).max().unwrap_or(0);
-            }
-            if until.clone().all(|epoch| epoch.waiting == 0) {
-                return until.map(|epoch| epoch.ends).max().unwrap_or(0);
+            if let Some(end) = self.contexts[id.context as usize].end(id.number) {
+                return end;
             }
             self.work();
         }
@@ -420,10 +330,7 @@ impl Controller {
         if !self.is_queue_durable {
             self.work_until(now);
         }
-        let Context { epochs, .. } = &self.contexts[id.context as usize];
-        let Some(epoch) = epochs.iter().find(|epoch| epoch.number == id.number) else {
-            return true;
-        };
+        let Some(epoch) = self.contexts[id.context as usize].find(id.number) else { return true };
         match self.is_queue_durable {
             true => epoch.accepted <= now,
             false => epoch.waiting == 0 && epoch.ends <= now,
@@ -432,13 +339,13 @@ impl Controller {
 
     /// Lets a bank begin the next request.
     fn work(&mut self) {
-        let (at, bank) = self.next().expect("the oldest epoch of a context may begin");
+        let (at, bank) = self.waiting.next().expect("the oldest epoch of a context may begin");
         self.serve(at, bank);
     }
 
     /// Serves all requests. Returns the end of all writes.
     pub fn finish(&mut self) -> u64 {
-        while self.waiting > 0 {
+        while !self.waiting.is_empty() {
             self.work();
         }
         self.idle_from
@@ -451,66 +358,65 @@ impl Controller {
 
     /// Returns the time at which writes of this line by epochs of other contexts have ended
     /// (controller-Q4).
+    #[inline]
     pub fn queued_by_others(&mut self, line: u64, context: u32) -> Option<u64> {
-        let place = self.banks.place(line);
-        let channel = place.channel();
-        if self.queued[channel] == 0 {
+        if !self.queued_lines.may_have(line, context) {
             return None;
         }
-        let is_other =
-            |at, epoch: Option<EpochId>| at == line && epoch.is_some_and(|e| e.context != context);
-        let waits =
-            |waiting: &WaitingRequest| waiting.write.is_some_and(|w| is_other(w.line, w.epoch));
-        while self.queues[place.bank()].iter().any(waits) {
+        let place = self.banks.place(line);
+        let is_other = |other: Option<u32>| other.is_some_and(|other| other != context);
+        let waits = |waiting: &WaitingRequest| {
+            waiting.line == line && is_other(waiting.epoch().map(|epoch| epoch.context))
+        };
+        while self.waiting.of_bank(place.bank()).any(waits)
+            || self.contexts.iter().any(|context| context.held().any(waits))
+        {
             self.work();
         }
-        let begun = self.begun[channel].iter().map(|Reverse(begun)| begun);
-        begun.filter(|begun| is_other(begun.line, begun.epoch)).map(|begun| begun.end).max()
+        let begun = self.channels[place.channel()].begun.iter();
+        let of_others = begun.filter(|begun| begun.line == line && is_other(begun.context));
+        of_others.map(|begun| begun.end).max()
     }
 }
 
-impl Context {
-    /// Notes that a write of an epoch was queued. Returns whether another epoch may begin.
-    fn queue(&mut self, number: u64, at: u64) -> bool {
-        let last = self.epochs.back().map(|epoch| epoch.number);
-        assert!(last.is_none_or(|last| number >= last), "the caches keep the order of epochs");
-        if last != Some(number) {
-            self.epochs.push_back(EpochWrites { number, ..EpochWrites::default() });
-            if self.epochs.len() > EPOCHS_KEPT && self.epochs[0].waiting == 0 {
-                let gone = self.epochs.pop_front().expect("there are more than are kept");
-                self.before = self.before.max(gone.ends);
-            }
+impl ChannelQueue {
+    /// Adds a write that a bank has begun, with its end and the context of its epoch.
+    #[inline]
+    fn begin(&mut self, end: u64, line: u64, context: Option<u32>) {
+        // Nearly all end after those that began before.
+        if self.begun.back().is_none_or(|last| last.end <= end) {
+            self.begun.push_back(BegunWrite { end, line, context });
+        } else {
+            let place = self.begun.partition_point(|other| other.end <= end);
+            self.begun.insert(place, BegunWrite { end, line, context });
         }
-        let epoch = self.epochs.back_mut().expect("it was pushed");
-        epoch.waiting += 1;
-        epoch.accepted = at;
-        let begins = self.first.is_none();
-        if begins {
-            self.advance();
-        }
-        begins
+    }
+}
+
+impl QueuedLines {
+    fn new(contexts: u32) -> Self {
+        let (of_contexts, of_slots) = (vec![0; contexts as usize], vec![0; SLOTS as usize]);
+        Self { len: 0, of_contexts, of_slots }
     }
 
-    /// Notes that a write of the first epoch that waits was served. Returns whether another epoch
-    /// may begin.
-    fn serve(&mut self, number: u64, end: u64) -> bool {
-        let epoch = self.epochs.iter_mut().find(|epoch| epoch.number == number);
-        let epoch = epoch.expect("an epoch with writes that wait is remembered");
-        epoch.waiting -= 1;
-        epoch.ends = epoch.ends.max(end);
-        let is_over = epoch.waiting == 0;
-        if is_over {
-            self.advance();
-        }
-        is_over
+    #[inline]
+    fn add(&mut self, line: u64, context: u32) {
+        self.len += 1;
+        self.of_contexts[context as usize] += 1;
+        self.of_slots[(line % SLOTS) as usize] += 1;
     }
 
-    /// Finds the first epoch with writes that wait.
-    fn advance(&mut self) {
-        let first = self.epochs.iter().position(|epoch| epoch.waiting > 0);
-        self.first = first.map(|first| self.epochs[first].number);
-        let before = self.epochs.iter().take(first.unwrap_or(0));
-        self.before = before.fold(self.before, |end, epoch| end.max(epoch.ends));
+    #[inline]
+    fn remove(&mut self, line: u64, context: u32) {
+        self.len -= 1;
+        self.of_contexts[context as usize] -= 1;
+        self.of_slots[(line % SLOTS) as usize] -= 1;
+    }
+
+    /// Whether a write of this line by another context may be queued.
+    #[inline]
+    fn may_have(&self, line: u64, context: u32) -> bool {
+        self.len > self.of_contexts[context as usize] && self.of_slots[(line % SLOTS) as usize] > 0
     }
 }
 

@@ -21,19 +21,25 @@ pub(super) struct EpochEntry {
 pub(super) struct EpochTable {
     entries: Vec<Option<EpochEntry>>,
     taken: u64,
+    /// The entry that was found last.
+    found: usize,
     /// The most epochs that were in flight at a time.
     pub(super) in_flight_max: u64,
 }
 
 impl EpochTable {
     pub(super) fn new(entries: u32) -> Self {
-        Self { entries: vec![None; entries as usize], taken: 0, in_flight_max: 0 }
+        Self { entries: vec![None; entries as usize], taken: 0, found: 0, in_flight_max: 0 }
     }
 
     /// Returns the entry of an epoch.
     #[inline]
-    pub(super) fn find(&self, id: EpochId) -> Option<usize> {
-        self.entries.iter().position(|entry| entry.is_some_and(|entry| entry.id == id))
+    pub(super) fn find(&mut self, id: EpochId) -> Option<usize> {
+        let is_it = |entry: &Option<EpochEntry>| entry.as_ref().is_some_and(|e| e.id == id);
+        if !is_it(&self.entries[self.found]) {
+            self.found = self.entries.iter().position(is_it)?;
+        }
+        Some(self.found)
     }
 
     #[inline]
@@ -74,17 +80,15 @@ impl EpochTable {
         (0..self.entries.len()).min_by_key(taken)
     }
 
-    /// Returns the entries of a context with lines, up to epoch `number`, the oldest first
+    /// Returns the entry with lines of the oldest epoch of a context, up to epoch `number`
     /// (epochs-E1).
-    pub(super) fn up_to(&self, id: EpochId) -> Vec<usize> {
-        let is_before = |slot: &usize| {
-            self.entries[*slot].is_some_and(|entry| {
-                entry.lines > 0 && entry.id.context == id.context && entry.id.number <= id.number
-            })
+    pub(super) fn first_up_to(&self, id: EpochId) -> Option<usize> {
+        let number = |slot: &usize| {
+            let entry = self.entries[*slot].as_ref().filter(|entry| entry.lines > 0)?;
+            let is_before = entry.id.context == id.context && entry.id.number <= id.number;
+            is_before.then_some(entry.id.number)
         };
-        let mut slots: Vec<usize> = (0..self.entries.len()).filter(is_before).collect();
-        slots.sort_by_key(|slot| self.entry(*slot).id.number);
-        slots
+        (0..self.entries.len()).filter(|slot| number(slot).is_some()).min_by_key(number)
     }
 
     /// Returns whether no older epoch of the same context has lines.

@@ -8,23 +8,28 @@
 //!
 //! - [`config`]: sizes, times and modes; [`cost`]: the additional hardware for epochs (§4.4.1);
 //! - [`memories`]: named memories and the sources of their numbers;
-//! - `sets`: arrays of lines; `epochs`: the table of epochs in flight;
-//! - [`controller`]: the queues, and which request a bank serves next; [`banks`]: channels, banks
-//!   and row buffers;
+//! - `sets`: arrays of lines; `recency`: which of a set were used last; `l2`: the L2 cache;
+//!   `epochs`: the table of epochs in flight;
+//! - [`controller`]: the queues; `waiting`: which request a bank serves next; `contexts`: epochs
+//!   with queued writes; [`banks`]: channels, banks and row buffers;
 //! - [`simulator`]: replays a trace; [`report`]: its counts.
 
 pub mod banks;
 pub mod config;
+mod contexts;
 pub mod controller;
 pub mod cost;
 mod epochs;
+mod l2;
 pub mod memories;
+mod recency;
 pub mod report;
 mod sets;
 pub mod simulator;
+mod waiting;
 
 pub use config::{
     BadConfig, CacheSize, Channels, HardwareConfig, OrderingMode, RowBuffers, Timing, VolatileRanks,
 };
 pub use report::{Counts, HardwareReport};
-pub use simulator::{Simulator, WriteBack, WriteSink};
+pub use simulator::{AnySink, Simulator, WriteBack, WriteSink};

@@ -24,14 +24,14 @@
 use super::config::{BadConfig, HardwareConfig, OrderingMode};
 use super::controller::{Accepted, Controller, EpochId, LineWrite, WriteEnd};
 use super::epochs::EpochTable;
+use super::l2::{Cleaned, L2Cache};
 use super::report::{Counts, HardwareReport};
 use super::sets::Sets;
 use crate::LINE;
 use crate::trace::{Action, MemoryEvent, Reader, TraceError, lines};
+use std::fs::File;
 use std::io::Read;
 
-/// The end of a list of lines.
-const NONE: u32 = u32::MAX;
 /// All words of a line.
 const ALL_WORDS: u8 = 0xff;
 
@@ -66,43 +66,33 @@ impl WriteSink for () {
     fn write(&mut self, _: WriteBack) {}
 }
 
+/// A sink that is chosen at run time, or none.
+pub type AnySink<'a> = Option<&'a mut dyn WriteSink>;
+
+impl WriteSink for AnySink<'_> {
+    fn write(&mut self, write: WriteBack) {
+        if let Some(sink) = self {
+            sink.write(write);
+        }
+    }
+
+    fn read(&mut self, line: u64, at_ns: u64) {
+        if let Some(sink) = self {
+            sink.read(line, at_ns);
+        }
+    }
+
+    fn ended(&mut self, end: WriteEnd) {
+        if let Some(sink) = self {
+            sink.ended(end);
+        }
+    }
+}
+
 impl WriteSink for Vec<WriteBack> {
     fn write(&mut self, write: WriteBack) {
         self.push(write);
     }
-}
-
-/// An entry of the L2 cache.
-#[derive(Clone, Copy, Debug)]
-struct L2Line {
-    /// Cores whose L1 cache has the line, and maybe some that have evicted it.
-    sharers: u64,
-    /// Dirty words. 0: the line is clean.
-    words: u8,
-    /// Its list (simulator-S2): an epoch's entry, or the last one.
-    list: u8,
-    prev: u32,
-    next: u32,
-    /// The time of the last store. The line is not written before that, even by a core whose clock
-    /// is behind.
-    stored_at: u64,
-}
-
-const CLEAN: L2Line =
-    L2Line { sharers: 0, words: 0, list: 0, prev: NONE, next: NONE, stored_at: 0 };
-
-/// A list of dirty lines, in the order in which they became dirty.
-#[derive(Clone, Copy, Debug)]
-struct List {
-    head: u32,
-    tail: u32,
-}
-
-/// An L1 cache, and for each of its places the place in the L2 cache.
-#[derive(Debug)]
-struct L1 {
-    sets: Sets,
-    below: Vec<u32>,
 }
 
 /// A core.
@@ -121,17 +111,14 @@ struct CoreState {
 pub struct Simulator<S> {
     config: HardwareConfig,
     cores: Vec<CoreState>,
-    l1: Vec<L1>,
-    l2: Sets,
-    meta: Vec<L2Line>,
-    /// One for each entry of the table of epochs, and one for dirty lines without an epoch.
-    lists: Vec<List>,
+    /// The L1 cache of each core. The data of a line is its place in the L2 cache.
+    l1: Vec<Sets<u32>>,
+    l2: L2Cache,
     /// Places of the L2 cache that were filled since it was last invalidated. Only for
     /// [`OrderingMode::FlushAll`].
     filled: Vec<u32>,
     epochs: EpochTable,
     controller: Controller,
-    dirty: u64,
     /// The time of the last event. A core begins with that.
     latest: u64,
     counts: Counts,
@@ -142,18 +129,13 @@ impl<S: WriteSink> Simulator<S> {
     /// Makes the hardware, with empty caches. `sink` gets all writes to memory.
     pub fn new(config: HardwareConfig, sink: S) -> Result<Self, BadConfig> {
         config.check()?;
-        let empty = List { head: NONE, tail: NONE };
-        let l1 = || L1 { sets: Sets::new(config.l1), below: vec![0; config.l1.lines() as usize] };
         Ok(Self {
             cores: vec![CoreState::default(); config.cores as usize],
-            l1: (0..config.cores).map(|_| l1()).collect(),
-            l2: Sets::new(config.l2),
-            meta: vec![CLEAN; config.l2.lines() as usize],
-            lists: vec![empty; config.epochs as usize + 1],
+            l1: (0..config.cores).map(|_| Sets::new(config.l1)).collect(),
+            l2: L2Cache::new(config.l2, config.epochs),
             filled: Vec::new(),
             epochs: EpochTable::new(config.epochs),
             controller: Controller::new(config.timing, config.cores, config.is_queue_durable),
-            dirty: 0,
             latest: 0,
             counts: Counts::default(),
             sink,
@@ -227,16 +209,15 @@ impl<S: WriteSink> Simulator<S> {
         counts.queue_max = self.controller.queue_max;
         counts.queue_wait_ns = self.controller.queue_wait_ns;
         counts.epochs_in_flight_max = self.epochs.in_flight_max;
-        let dirty_at_end = self.dirty;
+        counts.dirty_max = self.l2.dirty_max;
+        let dirty_at_end = self.l2.dirty_count;
         let time_ns = self.cores.iter().map(|core| core.now).max().unwrap_or(0);
         for core in 0..self.cores.len() {
             let id = EpochId { context: core as u32, number: u64::MAX };
             self.write_epochs(core, id);
         }
-        while self.lists[self.unordered()].head != NONE {
-            self.write_back(0, self.lists[self.unordered()].head as usize);
-        }
-        debug_assert_eq!(self.dirty, 0);
+        self.write_unordered(0);
+        debug_assert_eq!(self.l2.dirty_count, 0);
         let idle_from = self.controller.finish();
         self.pass_ends();
         counts.order_wait_ns = self.controller.order_wait_ns;
@@ -252,11 +233,6 @@ impl<S: WriteSink> Simulator<S> {
         (report, self.sink)
     }
 
-    /// Returns the list of dirty lines without an epoch.
-    fn unordered(&self) -> usize {
-        self.lists.len() - 1
-    }
-
     fn epoch_of(&self, core: usize) -> EpochId {
         EpochId { context: core as u32, number: self.cores[core].epoch }
     }
@@ -265,9 +241,9 @@ impl<S: WriteSink> Simulator<S> {
     fn load(&mut self, core: usize, line: u64) {
         self.counts.loads += 1;
         let timing = self.config.timing;
-        if let Some(place) = self.l1[core].sets.find(line) {
+        if let Some(place) = self.l1[core].find(line) {
             // Another core that stores to the line removes it here. So it has no epoch of another.
-            self.l1[core].sets.touch(place);
+            self.l1[core].touch(place);
             self.counts.l1_hits += 1;
             self.cores[core].now += timing.l1_ns;
             return;
@@ -287,8 +263,8 @@ impl<S: WriteSink> Simulator<S> {
     /// Uses a line in the L2 cache; returns its place if it is there.
     #[inline]
     fn find_in_l2(&mut self, core: usize, line: u64) -> Option<usize> {
-        let place = self.l2.find(line)?;
-        self.l2.touch(place);
+        let place = self.l2.sets.find(line)?;
+        self.l2.sets.touch(place);
         self.counts.l2_hits += 1;
         self.settle_with_others(core, line, place);
         self.cores[core].now += self.config.timing.l2_ns;
@@ -299,11 +275,11 @@ impl<S: WriteSink> Simulator<S> {
     #[inline]
     fn store(&mut self, core: usize, line: u64, words: u8, is_whole: bool) {
         let timing = self.config.timing;
-        let place = if let Some(place) = self.l1[core].sets.find(line) {
-            self.l1[core].sets.touch(place);
+        let place = if let Some(place) = self.l1[core].find(line) {
+            self.l1[core].touch(place);
             self.counts.l1_hits += 1;
             self.cores[core].now += timing.l1_ns;
-            self.l1[core].below[place] as usize
+            self.l1[core].data(place) as usize
         } else {
             let place = match self.find_in_l2(core, line) {
                 Some(place) => place,
@@ -321,10 +297,10 @@ impl<S: WriteSink> Simulator<S> {
             self.fill_l1(core, line, place);
             place
         };
-        let others = self.meta[place].sharers & !(1 << core);
+        let others = self.l2.sets.data(place) & !(1 << core);
         if others != 0 {
             self.remove_from_l1(line, others);
-            self.meta[place].sharers &= 1 << core;
+            *self.l2.sets.data_mut(place) &= 1 << core;
         }
         let is_persistent = !self.is_volatile(line);
         if self.config.mode == OrderingMode::WriteThrough && is_persistent {
@@ -332,8 +308,7 @@ impl<S: WriteSink> Simulator<S> {
         } else if self.config.mode == OrderingMode::Epoch && is_persistent {
             self.join_epoch(core, place, words);
         } else {
-            let list = self.unordered();
-            self.make_dirty(core, place, list, words);
+            self.make_dirty(core, place, self.l2.unordered(), words);
         }
     }
 
@@ -344,10 +319,10 @@ impl<S: WriteSink> Simulator<S> {
     /// Makes a line part of the core's epoch (simulator-R1, simulator-R2).
     fn join_epoch(&mut self, core: usize, place: usize, words: u8) {
         let id = self.epoch_of(core);
-        if self.meta[place].words != 0 {
-            let older = self.epochs.entry(self.meta[place].list.into()).id;
+        if let Some(list) = self.l2.list(place) {
+            let older = self.epochs.entry(list).id;
             if older == id {
-                self.make_dirty(core, place, self.meta[place].list.into(), words);
+                self.make_dirty(core, place, list, words);
                 return;
             }
             // That of another core was written by `settle_with_others`.
@@ -400,11 +375,10 @@ impl<S: WriteSink> Simulator<S> {
         if self.config.mode != OrderingMode::Epoch {
             return;
         }
-        let list = usize::from(self.meta[place].list);
-        if self.meta[place].words == 0 || list == self.unordered() {
+        let Some(list) = self.l2.list(place).filter(|list| *list != self.l2.unordered()) else {
             self.wait_for_queued(core, line);
             return;
-        }
+        };
         let id = self.epochs.entry(list).id;
         if id.context as usize != core {
             self.counts.cross_core_conflicts += 1;
@@ -425,11 +399,21 @@ impl<S: WriteSink> Simulator<S> {
 
     /// Writes an epoch and all earlier ones of its context, at the time of `core`.
     fn write_epochs(&mut self, core: usize, id: EpochId) {
-        for slot in self.epochs.up_to(id) {
-            while self.lists[slot].head != NONE {
-                self.write_back(core, self.lists[slot].head as usize);
-            }
+        while let Some(slot) = self.epochs.first_up_to(id) {
+            self.write_list(core, slot);
         }
+    }
+
+    /// Writes all lines of a list, the one first that became dirty first.
+    fn write_list(&mut self, core: usize, list: usize) {
+        while let Some(place) = self.l2.first_of(list) {
+            self.write_back(core, place);
+        }
+    }
+
+    /// Writes all dirty lines without an epoch.
+    fn write_unordered(&mut self, core: usize) {
+        self.write_list(core, self.l2.unordered());
     }
 
     /// Makes a core wait, as at a fence.
@@ -444,11 +428,8 @@ impl<S: WriteSink> Simulator<S> {
         self.counts.nt_stores += 1;
         self.cores[core].now += self.config.timing.l1_ns;
         let mut words = words;
-        if let Some(place) = self.l2.find(line) {
-            if self.meta[place].words != 0 {
-                words |= self.meta[place].words;
-                self.unlink(place);
-            }
+        if let Some(place) = self.l2.sets.find(line) {
+            words |= self.l2.clean(place).map_or(0, |cleaned| cleaned.words);
             self.remove(place, line);
         }
         self.write_to_memory(core, line, words, None, true);
@@ -461,7 +442,7 @@ impl<S: WriteSink> Simulator<S> {
             return;
         }
         self.cores[core].now += self.config.timing.l1_ns;
-        let dirty = self.l2.find(line).filter(|place| self.meta[*place].words != 0);
+        let dirty = self.l2.sets.find(line).filter(|place| self.l2.is_dirty(*place));
         let Some(place) = dirty else {
             self.counts.useless_flushes += 1;
             return;
@@ -477,12 +458,10 @@ impl<S: WriteSink> Simulator<S> {
             OrderingMode::Eadr => {}
             OrderingMode::Clwb | OrderingMode::WriteThrough => self.wait_for_writes(core),
             OrderingMode::FlushAll => {
-                while self.lists[self.unordered()].head != NONE {
-                    self.write_back(core, self.lists[self.unordered()].head as usize);
-                }
+                self.write_unordered(core);
                 self.wait_for_writes(core);
                 for place in std::mem::take(&mut self.filled) {
-                    if let Some(line) = self.l2.line(place as usize) {
+                    if let Some(line) = self.l2.sets.line(place as usize) {
                         self.remove(place as usize, line);
                     }
                 }
@@ -508,27 +487,26 @@ impl<S: WriteSink> Simulator<S> {
     /// Gives a line a place in the L2 cache. The line there is evicted (simulator-R4) from all
     /// caches (simulator-S1).
     fn make_room(&mut self, core: usize, line: u64) -> usize {
-        let unordered = self.unordered();
-        let place = self.l2.victim(line, |place| {
-            let L2Line { words, list, .. } = self.meta[place];
-            words == 0 || usize::from(list) == unordered || self.epochs.is_oldest(list.into())
+        let place = self.l2.sets.victim(line, |place| {
+            let is_ordered = |list: &usize| *list != self.l2.unordered();
+            let list = self.l2.list(place).filter(is_ordered);
+            list.is_none_or(|list| self.epochs.is_oldest(list))
         });
-        if let Some(evicted) = self.l2.line(place) {
-            if self.meta[place].words != 0 {
-                self.evict_dirty(core, place);
+        if let Some(evicted) = self.l2.sets.line(place) {
+            if let Some(list) = self.l2.list(place) {
+                self.evict_dirty(core, place, list);
             }
-            self.remove(place, evicted);
+            self.remove_from_l1(evicted, self.l2.sets.data(place));
         }
-        self.l2.fill(place, line);
+        self.l2.sets.fill(place, line, 0);
         if self.config.mode == OrderingMode::FlushAll {
             self.filled.push(place as u32);
         }
         place
     }
 
-    fn evict_dirty(&mut self, core: usize, place: usize) {
-        let list = usize::from(self.meta[place].list);
-        if list != self.unordered() && !self.epochs.is_oldest(list) {
+    fn evict_dirty(&mut self, core: usize, place: usize, list: usize) {
+        if list != self.l2.unordered() && !self.epochs.is_oldest(list) {
             self.counts.forced_evictions += 1;
             let EpochId { context, number } = self.epochs.entry(list).id;
             // An epoch that is not the oldest has a number above 0.
@@ -540,27 +518,23 @@ impl<S: WriteSink> Simulator<S> {
 
     /// Puts a line of the L2 cache into an L1 cache.
     fn fill_l1(&mut self, core: usize, line: u64, place: usize) {
-        let L1 { sets, below } = &mut self.l1[core];
-        let at = sets.oldest(line);
-        sets.fill(at, line);
-        below[at] = place as u32;
-        self.meta[place].sharers |= 1 << core;
+        let l1 = &mut self.l1[core];
+        l1.fill(l1.oldest(line), line, place as u32);
+        *self.l2.sets.data_mut(place) |= 1 << core;
     }
 
     /// Removes a clean line from all caches.
     fn remove(&mut self, place: usize, line: u64) {
-        let sharers = self.meta[place].sharers;
-        self.remove_from_l1(line, sharers);
-        self.l2.clear(place);
-        self.meta[place] = CLEAN;
+        self.remove_from_l1(line, self.l2.sets.data(place));
+        self.l2.sets.clear(place);
     }
 
     fn remove_from_l1(&mut self, line: u64, cores: u64) {
         let mut left = cores;
         while left != 0 {
-            let sets = &mut self.l1[left.trailing_zeros() as usize].sets;
-            if let Some(place) = sets.find(line) {
-                sets.clear(place);
+            let l1 = &mut self.l1[left.trailing_zeros() as usize];
+            if let Some(place) = l1.find(line) {
+                l1.clear(place);
             }
             left &= left - 1;
         }
@@ -569,47 +543,15 @@ impl<S: WriteSink> Simulator<S> {
     /// Marks words as dirty. A line that was clean joins `list`.
     #[inline]
     fn make_dirty(&mut self, core: usize, place: usize, list: usize, words: u8) {
-        if self.meta[place].words == 0 {
-            let tail = self.lists[list].tail;
-            let line = &mut self.meta[place];
-            (line.list, line.prev, line.next) = (list as u8, tail, NONE);
-            match tail {
-                NONE => self.lists[list].head = place as u32,
-                tail => self.meta[tail as usize].next = place as u32,
-            }
-            self.lists[list].tail = place as u32;
-            self.dirty += 1;
-            self.counts.dirty_max = self.counts.dirty_max.max(self.dirty);
-        }
-        let line = &mut self.meta[place];
-        line.words |= words;
-        line.stored_at = self.cores[core].now;
-    }
-
-    /// Makes a dirty line clean.
-    fn unlink(&mut self, place: usize) {
-        let L2Line { list, prev, next, .. } = self.meta[place];
-        let ends = &mut self.lists[usize::from(list)];
-        match prev {
-            NONE => ends.head = next,
-            prev => self.meta[prev as usize].next = next,
-        }
-        match next {
-            NONE => ends.tail = prev,
-            next => self.meta[next as usize].prev = prev,
-        }
-        self.meta[place].words = 0;
-        self.dirty -= 1;
+        self.l2.make_dirty(place, list, words, self.cores[core].now);
     }
 
     /// Writes a dirty line to memory. It stays cached.
     fn write_back(&mut self, core: usize, place: usize) {
-        let L2Line { words, list, stored_at, .. } = self.meta[place];
-        let line = self.l2.line(place).expect("a dirty line is cached");
+        let line = self.l2.sets.line(place).expect("a dirty line is cached");
+        let Some(Cleaned { words, list, stored_at }) = self.l2.clean(place) else { return };
         self.cores[core].now = self.cores[core].now.max(stored_at);
-        let list = usize::from(list);
-        self.unlink(place);
-        if list == self.unordered() {
+        if list == self.l2.unordered() {
             // Nothing waits for a line that is only evicted, except the next fence if the line is
             // of persistent memory.
             let is_fenced = !self.is_volatile(line);
@@ -622,7 +564,8 @@ impl<S: WriteSink> Simulator<S> {
     }
 
     /// Queues a write, and waits for room. The next fence of the core waits until the data is
-    /// durable, if `is_fenced`.
+    /// durable, if `is_fenced`. Inlined, because callers know whether there is an epoch.
+    #[inline(always)]
     fn write_to_memory(
         &mut self,
         core: usize,
@@ -639,6 +582,27 @@ impl<S: WriteSink> Simulator<S> {
         self.counts.memory_writes += 1;
         self.counts.words_written += u64::from(words.count_ones());
         self.cores[core].now = accepted.at;
+    }
+}
+
+impl Simulator<AnySink<'_>> {
+    /// Replays a trace from a file. With `computation_ns`, each operation computes for that time
+    /// at its begin, and other gaps are 0.
+    ///
+    /// Programs call this one. It is compiled in this crate, for speed; generic functions are
+    /// compiled with the options of their caller, and `keepstone` is optimized for size.
+    pub fn replay_file(
+        &mut self,
+        reader: &mut Reader<File>,
+        computation_ns: Option<u64>,
+    ) -> Result<(), TraceError> {
+        let Some(computation) = computation_ns else { return self.replay(reader) };
+        while let Some(event) = reader.next_event()? {
+            let is_begin = matches!(event.action, Action::Begin { .. });
+            let gap_ns = if is_begin { computation } else { 0 };
+            self.step(&MemoryEvent { gap_ns, ..event });
+        }
+        Ok(())
     }
 }
 

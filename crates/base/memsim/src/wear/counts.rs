@@ -19,7 +19,12 @@ struct PageCounts {
 /// Counts writes to memory.
 #[derive(Debug)]
 pub struct WearCounts {
-    pages: HashMap<u64, Box<PageCounts>>,
+    /// The places of pages in `counts`.
+    pages: HashMap<u64, usize>,
+    #[expect(clippy::vec_box, reason = "a list that grows must not need twice the memory")]
+    counts: Vec<Box<PageCounts>>,
+    /// The page that was written last, and its place: most writes are to the same page again.
+    last: Option<(u64, usize)>,
     pages_max: usize,
     /// Writes to pages that were not counted, because there are too many.
     missed: u64,
@@ -54,7 +59,7 @@ pub struct WearTotals {
 impl WearCounts {
     /// Counts at most `pages_max` pages of 4 KiB; each takes 2.3 KB of memory.
     pub fn new(pages_max: usize) -> Self {
-        Self { pages: HashMap::new(), pages_max, missed: 0 }
+        Self { pages: HashMap::new(), counts: Vec::new(), last: None, pages_max, missed: 0 }
     }
 
     /// Returns the writes that were not counted, because they were to too many pages.
@@ -62,9 +67,13 @@ impl WearCounts {
         self.missed
     }
 
-    /// Returns all lines with writes and their counts, in no order.
+    /// Returns all lines with writes and their counts, in ascending order: so sums of fractions are
+    /// the same in each run.
     pub fn lines(&self) -> impl Iterator<Item = (u64, u32)> {
-        self.pages.iter().flat_map(|(page, counts)| {
+        let mut pages: Vec<_> = self.pages.iter().map(|(page, place)| (*page, *place)).collect();
+        pages.sort_unstable();
+        pages.into_iter().flat_map(|(page, place)| {
+            let counts = &self.counts[place];
             let with_writes = |(at, n): (usize, &u32)| (*n > 0).then_some((at as u64, *n));
             let of_page = counts.lines.iter().enumerate().filter_map(with_writes);
             of_page.map(move |(at, n)| (page * PAGE_LINES + at, n))
@@ -86,7 +95,7 @@ impl WearCounts {
     /// Returns the sums.
     pub fn totals(&self) -> WearTotals {
         let mut totals = WearTotals::default();
-        for PageCounts { lines, words } in self.pages.values().map(|page| &**page) {
+        for PageCounts { lines, words } in self.counts.iter().map(|page| &**page) {
             let sum = |counts: &[u32]| counts.iter().map(|n| u64::from(*n)).sum::<u64>();
             let max = |counts: &[u32]| u64::from(*counts.iter().max().expect("a page has lines"));
             totals.line_writes += sum(lines);
@@ -101,21 +110,39 @@ impl WearCounts {
     }
 }
 
+impl WearCounts {
+    /// Returns the place of a page in `counts`. `None` if there are too many pages.
+    fn place(&mut self, page: u64) -> Option<usize> {
+        if let Some((last, place)) = self.last
+            && last == page
+        {
+            return Some(place);
+        }
+        let place = match self.pages.get(&page) {
+            Some(place) => *place,
+            None if self.pages.len() >= self.pages_max => return None,
+            None => {
+                self.pages.insert(page, self.counts.len());
+                self.counts.push(Box::new(PageCounts { lines: [0; _], words: [0; _] }));
+                self.counts.len() - 1
+            }
+        };
+        self.last = Some((page, place));
+        Some(place)
+    }
+}
+
 impl WriteSink for WearCounts {
     fn write(&mut self, write: WriteBack) {
-        let page = write.line / PAGE_LINES;
-        let is_full = self.pages.len() >= self.pages_max;
-        if is_full && !self.pages.contains_key(&page) {
+        let Some(place) = self.place(write.line / PAGE_LINES) else {
             self.missed += 1;
             return;
-        }
-        let empty = || Box::new(PageCounts { lines: [0; _], words: [0; _] });
-        let counts = self.pages.entry(page).or_insert_with(empty);
+        };
+        let counts = &mut self.counts[place];
         let at = (write.line % PAGE_LINES) as usize;
         counts.lines[at] = counts.lines[at].saturating_add(1);
-        for word in (0..8).filter(|word| write.words >> word & 1 == 1) {
-            let count = &mut counts.words[at * 8 + word];
-            *count = count.saturating_add(1);
+        for (word, count) in counts.words[at * 8..at * 8 + 8].iter_mut().enumerate() {
+            *count = count.saturating_add(u32::from(write.words >> word & 1));
         }
     }
 }

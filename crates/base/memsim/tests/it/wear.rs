@@ -35,6 +35,15 @@ fn pages_beyond_the_bound_are_missed() {
     assert_eq!((counts.totals().line_writes, counts.missed()), (2, 1));
 }
 
+/// So sums of fractions are the same in each run.
+#[test]
+fn lines_are_in_ascending_order() {
+    let stores: Vec<_> = (0..6400).rev().step_by(7).map(|line| (line * 64, 8)).collect();
+    let lines: Vec<u64> = counted(1000, &stores).lines().map(|(line, _)| line).collect();
+    assert_eq!(lines.len(), stores.len());
+    assert!(lines.is_sorted());
+}
+
 fn worn() -> Worn {
     Worn { lines: 4096, run_s: 1.0, start_gap: Default::default(), swaps: Default::default() }
 }

@@ -25,7 +25,7 @@ pub struct CachesArgs {
 
 pub fn run(args: &CachesArgs, json: bool) -> Result<()> {
     let replay = |mode: &OrderingMode| -> Result<HardwareReport> {
-        let mut simulator = Simulator::new(args.hardware.config(*mode)?, ())?;
+        let mut simulator = Simulator::new(args.hardware.config(*mode)?, None)?;
         let mut reader = super::open(&args.trace)?;
         let named = || args.trace.display().to_string();
         args.hardware.replay(&mut simulator, &mut reader).with_context(named)?;

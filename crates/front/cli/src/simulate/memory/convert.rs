@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use memsim::caches::{OrderingMode, Simulator};
+use memsim::caches::{AnySink, OrderingMode, Simulator};
 use memsim::crash_text;
 use memsim::foreign::{self, TextFormat, TextWriter};
 
@@ -102,9 +102,10 @@ pub fn export(args: &ExportArgs, json: bool) -> Result<()> {
     let left_out = match args.through {
         None => writer.export(&mut reader).with_context(named)?,
         Some(_) => {
-            let mut simulator = Simulator::new(config, writer)?;
+            let sink: AnySink<'_> = Some(&mut writer);
+            let mut simulator = Simulator::new(config, sink)?;
             args.hardware.replay(&mut simulator, &mut reader).with_context(named)?;
-            writer = simulator.finish().1;
+            simulator.finish();
             0
         }
     };

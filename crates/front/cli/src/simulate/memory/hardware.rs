@@ -1,14 +1,14 @@
 //! The options of the commands that replay a trace through caches.
 
-use std::io::Read;
+use std::fs::File;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 use memsim::caches::memories::{self, MEMORIES, NamedMemory};
 use memsim::caches::{
-    CacheSize, Channels, HardwareConfig, OrderingMode, RowBuffers, Simulator, Timing, WriteSink,
+    AnySink, CacheSize, Channels, HardwareConfig, OrderingMode, RowBuffers, Simulator, Timing,
 };
-use memsim::trace::{Action, MemoryEvent, Reader, TraceError};
+use memsim::trace::{Reader, TraceError};
 
 use crate::{output, size};
 
@@ -141,17 +141,11 @@ impl HardwareArgs {
     }
 
     /// Replays a trace.
-    pub fn replay<S: WriteSink, R: Read>(
+    pub fn replay(
         &self,
-        simulator: &mut Simulator<S>,
-        reader: &mut Reader<R>,
+        simulator: &mut Simulator<AnySink<'_>>,
+        reader: &mut Reader<File>,
     ) -> std::result::Result<(), TraceError> {
-        let Some(computation) = self.computation else { return simulator.replay(reader) };
-        while let Some(event) = reader.next_event()? {
-            let is_begin = matches!(event.action, Action::Begin { .. });
-            let gap_ns = if is_begin { computation } else { 0 };
-            simulator.step(&MemoryEvent { gap_ns, ..event });
-        }
-        Ok(())
+        simulator.replay_file(reader, self.computation)
     }
 }

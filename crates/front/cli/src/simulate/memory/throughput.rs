@@ -115,7 +115,7 @@ fn measured(args: &ThroughputArgs) -> Result<Measured> {
             let dram_s = found.elapsed_ns.max(found.compute_ns) as f64 / 1e9;
             let (read, written) = if args.model {
                 let config = args.hardware.config(OrderingMode::Clwb)?;
-                let mut simulator = Simulator::new(config, ())?;
+                let mut simulator = Simulator::new(config, None)?;
                 let mut reader = super::open(path)?;
                 args.hardware.replay(&mut simulator, &mut reader).with_context(named)?;
                 let report = simulator.finish().0;

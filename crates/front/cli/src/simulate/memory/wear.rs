@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use memsim::LINE;
-use memsim::caches::{OrderingMode, Simulator};
+use memsim::caches::{AnySink, OrderingMode, Simulator};
 use memsim::wear::lifetime::{ENDURANCES, Levelling, Lifetime, Worn};
 use memsim::wear::start_gap::StartGap;
 use memsim::wear::swap::PageSwaps;
@@ -59,11 +59,13 @@ pub fn run(args: &WearArgs, json: bool) -> Result<()> {
     let named = || args.trace.display().to_string();
     let pages_max = usize::try_from(args.count_memory / PAGE_COUNTS).unwrap_or(usize::MAX);
     let config = args.hardware.config(args.mode)?;
-    let mut simulator = Simulator::new(config, WearCounts::new(pages_max))?;
+    let mut counts = WearCounts::new(pages_max);
+    let sink: AnySink<'_> = Some(&mut counts);
+    let mut simulator = Simulator::new(config, sink)?;
     let mut reader = super::open(&args.trace)?;
     args.hardware.replay(&mut simulator, &mut reader).with_context(named)?;
     let region = reader.region_len();
-    let (report, counts) = simulator.finish();
+    let report = simulator.finish().0;
     ensure!(
         counts.missed() == 0,
         "{}: writes to more than {pages_max} pages of 4 KiB; give more --count-memory",
