@@ -10,8 +10,9 @@
 #     background  writes while a snapshot or a branch is removed
 #     send        what a stream of 1 % of the blocks takes
 #     thin        the space of a thin pool after 1 GiB of small files
+#     database    a PostgreSQL database for each test: copy, start, test, stop, remove
 #
-# Needs root, /dev/fuse, gcc and Python. Environment: KEEPSTONE (default: target/release/keepstone),
+# Needs root, /dev/fuse, gcc and Python; `database` the package `postgresql`. Environment: KEEPSTONE (default: target/release/keepstone),
 # COUNTS (numbers of files, default: 1000 10000 100000 1000000), SHM (default: /dev/shm).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -35,10 +36,10 @@ export LD_LIBRARY_PATH=$work
 measured "scripts/bench/branches.sh${*:+ $*}" bpfs
 
 python3 -u - "$work" "$keepstone" "${COUNTS:-1000 10000 100000 1000000}" "$@" <<'PYTHON'
-import os, random, shutil, statistics, subprocess, sys, time
+import glob, os, random, shutil, signal, statistics, subprocess, sys, time
 
 work, keepstone, counts = sys.argv[1:4]
-parts = sys.argv[4:] or ["trees", "commands", "changes", "overwrite", "background", "send", "thin"]
+parts = sys.argv[4:] or ["trees", "commands", "changes", "overwrite", "background", "send", "thin", "database"]
 pool, mnt = f"{work}/pool", f"{work}/mnt"
 os.mkdir(mnt)
 # Other jobs of the machine take no processor from such a program.
@@ -272,5 +273,87 @@ if "thin" in parts:
     for passed, more in [(12, 12), (30, 18)]:
         time.sleep(more)
         row(f"all removed, after {passed} s", f"{used():.1f}", f"{held():.1f}")
+    ks("umount", mnt)
+
+if "database" in parts:
+    print()
+    print("## A database for each test")
+    print()
+    binaries = glob.glob("/usr/lib/postgresql/*/bin")[-1]
+    postgres = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups"]
+    tmpfs, socket, template = f"{work}/tmpfs", f"{work}/socket", f"{mnt}/template"
+    os.chmod(work, 0o755)
+    made("2G")
+    # Programs under `run` use the pool's file.
+    shutil.chown(pool, group="postgres")
+    os.chmod(pool, 0o660)
+    ks("mount", pool, mnt)
+    for dir in (tmpfs, socket, template):
+        os.mkdir(dir, 0o700)
+        shutil.chown(dir, "postgres", "postgres")
+    os.chmod(socket, 0o755)
+    os.chmod(tmpfs, 0o755)
+
+    def client(name, *args):
+        base = [f"{binaries}/{name}", "-U", "postgres", "-h", socket]
+        subprocess.run([*base, *args], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def server(data, before=()):
+        log = open(f"{work}/log", "w")
+        process = subprocess.Popen([*before, *postgres, f"{binaries}/postgres", "-D", data], stdout=log, stderr=log)
+        while process.poll() is None:
+            try:
+                if open(f"{data}/postmaster.pid").read().split("\n")[7].strip() == "ready":
+                    return process
+            except (OSError, IndexError):
+                pass
+            time.sleep(0.001)
+        raise SystemExit(open(f"{work}/log").read())
+
+    def stop(process, data, how):
+        os.kill(int(open(f"{data}/postmaster.pid").readline()), how)
+        process.wait()
+
+    subprocess.run([*postgres, f"{binaries}/initdb", "-D", template, "-A", "trust"], check=True, stdout=subprocess.DEVNULL)
+    with open(f"{template}/postgresql.conf", "a") as settings:
+        settings.write(f"unix_socket_directories = '{socket}'\nlisten_addresses = ''\nshared_buffers = 32MB\n")
+    process = server(template)
+    client("createdb", "shop")
+    client("pgbench", "-i", "-q", "shop")
+    stop(process, template, signal.SIGINT)
+    subprocess.run(["cp", "-a", template, f"{tmpfs}/template"], check=True)
+    test = ("create table t (a int primary key, b text);"
+            "insert into t select i, repeat('x', 100) from generate_series(1, 5000) i; select sum(a) from t;")
+
+    def cycle(how):
+        data = f"{tmpfs if how == 'tmpfs' else mnt}/test"
+        before = [keepstone, "run", "--"] if how == "run" else []
+        times = [time.monotonic()]
+        if how == "tmpfs":
+            subprocess.run(["cp", "-a", f"{tmpfs}/template", data], check=True)
+        else:
+            ks("clone", template, data)
+        times.append(time.monotonic())
+        process = server(data, before)
+        times.append(time.monotonic())
+        client("psql", "-qAt", "-c", test, "shop")
+        times.append(time.monotonic())
+        stop(process, data, signal.SIGQUIT)
+        times.append(time.monotonic())
+        subprocess.run([*before, "rm", "-r", data], check=True)
+        times.append(time.monotonic())
+        steps = [(end - begin) * 1e3 for begin, end in zip(times, times[1:])]
+        return [*steps, sum(steps)]
+
+    kinds = {"tmpfs": "tmpfs, `cp -a`", "mount": "a pool, `clone`", "run": "the same, under `run`"}
+    rounds = {kind: [] for kind in kinds}
+    for _ in range(7):
+        for kind in kinds:
+            rounds[kind].append(cycle(kind))
+    print("Time in ms, medians of seven cycles in turn: a copy of a data directory of some 1300 files, the")
+    print("start of a server on it, a test by `psql`, `pg_ctl stop -m immediate`, `rm -r` of the copy.")
+    table("where", "copy", "start", "test", "stop", "remove", "all")
+    for kind, name in kinds.items():
+        row(name, *(shown(statistics.median(times)) for times in zip(*rounds[kind])))
     ks("umount", mnt)
 PYTHON
