@@ -11,7 +11,7 @@ const WORD_WAYS: usize = 8;
 const ONES: u64 = 0x0101_0101_0101_0101;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry<T> {
+struct CachedLine<T> {
     tag: u64,
     data: T,
 }
@@ -21,10 +21,11 @@ struct Entry<T> {
 /// are neighbours in this machine's caches.
 #[derive(Debug)]
 pub(super) struct Sets<T> {
-    entries: Vec<Entry<T>>,
+    entries: Vec<CachedLine<T>>,
     /// A byte for each way, computed from its tag. A search compares eight of them at a time, and
     /// then only the tags of those that are equal.
     prints: Vec<u64>,
+    /// The order of their use (recency-R1).
     recency: Recency,
     mask: u64,
     set_bits: u32,
@@ -37,7 +38,7 @@ impl<T: Copy + Default> Sets<T> {
         let (sets, ways) = (size.sets() as usize, size.ways as usize);
         let words = ways.div_ceil(WORD_WAYS);
         Self {
-            entries: vec![Entry::default(); sets * ways],
+            entries: vec![CachedLine::default(); sets * ways],
             prints: vec![0; sets * words],
             recency: Recency::new(sets, ways),
             mask: size.sets() - 1,
@@ -143,7 +144,7 @@ impl<T: Copy + Default> Sets<T> {
     #[inline]
     pub(super) fn fill(&mut self, place: usize, line: u64, data: T) {
         let (set, way) = self.split(place);
-        self.entries[place] = Entry { tag: line + 1, data };
+        self.entries[place] = CachedLine { tag: line + 1, data };
         let print = self.print(line);
         let word = &mut self.prints[set * self.words + way / WORD_WAYS];
         let shift = way % WORD_WAYS * 8;
@@ -155,7 +156,7 @@ impl<T: Copy + Default> Sets<T> {
     #[inline]
     pub(super) fn clear(&mut self, place: usize) {
         let (set, way) = self.split(place);
-        self.entries[place] = Entry::default();
+        self.entries[place] = CachedLine::default();
         self.recency.retire(set, way);
     }
 }
