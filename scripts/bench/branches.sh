@@ -350,7 +350,7 @@ if "database" in parts:
     for _ in range(7):
         for kind in kinds:
             rounds[kind].append(cycle(kind))
-    print("Time in ms, medians of seven cycles in turn: a copy of a data directory of some 1300 files, the")
+    print("Time in ms, medians of seven cycles each: a copy of a data directory of some 1300 files, the")
     print("start of a server on it, a test by `psql`, `pg_ctl stop -m immediate`, `rm -r` of the copy.")
     table("where", "copy", "start", "test", "stop", "remove", "all")
     for kind, name in kinds.items():

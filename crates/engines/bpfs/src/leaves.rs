@@ -43,7 +43,7 @@ const UNNAMED: u32 = 2;
 /// The other bits of a note: the number of the last snapshot when the leaf was the pool's own.
 const OWNED_SHIFT: u32 = 2;
 
-/// What is known of the leaves of the pool's inode file. Nothing is at first.
+/// Notes about the leaves of the pool's inode file: at first, nothing is known.
 #[derive(Clone, Copy)]
 pub struct LeafNotes {
     notes: Span<AtomicU32>,
@@ -61,6 +61,11 @@ impl LeafNotes {
 /// Returns the numbers of the inodes in a leaf.
 fn numbers(leaf: u64) -> Range<u64> {
     leaf * INODES_PER_BLOCK..(leaf + 1) * INODES_PER_BLOCK
+}
+
+/// Returns the place of a leaf in the inode file.
+fn bytes(leaf: u64) -> Range<u64> {
+    leaf * BLOCK..(leaf + 1) * BLOCK
 }
 
 impl Volatile {
@@ -118,7 +123,7 @@ impl Volatile {
 /// A copy of leaves of the inode file.
 struct LeafEdit<'a, M> {
     store: &'a Store<M>,
-    ranges: Vec<Range<u64>>,
+    ranges: &'a [Range<u64>],
     /// Whether an inode is to be in the copy.
     has: &'a dyn Fn(u64) -> bool,
     /// Old and new places of the leaves, and of the blocks of directories.
@@ -129,7 +134,7 @@ struct LeafEdit<'a, M> {
 
 impl<M: Medium> Edit for LeafEdit<'_, M> {
     fn ranges(&self) -> &[Range<u64>] {
-        &self.ranges
+        self.ranges
     }
 
     fn leaf(
@@ -219,8 +224,9 @@ impl<M: Medium> Store<M> {
         self.settle();
         let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
         let lives = |number| self.v.vinode(Ino(number)).is_ok_and(|v| v.is_live());
-        let ranges = vec![leaf * BLOCK..(leaf + 1) * BLOCK];
-        let need = blocks_for(root.height(), &ranges) + self.count_trees(leaf, &lives)?;
+        let range = bytes(leaf);
+        let ranges = std::slice::from_ref(&range);
+        let need = blocks_for(root.height(), ranges) + self.count_trees(leaf, &lives)?;
         let (moved, gained) = (HashMap::new(), Vec::new());
         let mut edit = LeafEdit { store: self, ranges, has: &lives, moved, gained };
         self.transact(need, 0, |txn| {
@@ -375,7 +381,7 @@ impl<M: Medium> Store<M> {
         let has = |number: u64| {
             self.v.vinode(Ino(number)).is_ok_and(|v| self.has_name(Ino(number), v, tree))
         };
-        let ranges: Vec<_> = unfit.iter().map(|leaf| leaf * BLOCK..(leaf + 1) * BLOCK).collect();
+        let ranges: Vec<_> = unfit.iter().map(|leaf| bytes(*leaf)).collect();
         let mut need = blocks_for(root.height(), &ranges);
         for leaf in &unfit {
             need += self.count_trees(*leaf, &has)?;
@@ -390,7 +396,7 @@ impl<M: Medium> Store<M> {
             }
             // The edit replaces this pointer to the topmost block, and the pool's stays.
             let (moved, gained) = (HashMap::new(), Vec::new());
-            let mut edit = LeafEdit { store: self, ranges, has: &has, moved, gained };
+            let mut edit = LeafEdit { store: self, ranges: &ranges, has: &has, moved, gained };
             match self.edit(txn, Node::top(root), CommitMode::Atomic, &mut edit) {
                 Ok(CrawlChange::Shadow(block)) => commit(Root::new(block, root.height())),
                 Ok(CrawlChange::Done) => commit(root),

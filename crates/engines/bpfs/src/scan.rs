@@ -51,7 +51,7 @@ struct ScanWalk<'a> {
     is_backed: bool,
     /// Whether a pointer is absent.
     has_absent: bool,
-    /// What the blocks of this tree are, if blocks may have several parents.
+    /// The use of this tree's blocks, if blocks may have several parents.
     sharing: Option<TreeUse>,
     /// Subtrees that another walk claims, of an inode file.
     shared: Vec<Node>,
@@ -64,7 +64,7 @@ struct ScanWalk<'a> {
     dirty: u64,
 }
 
-/// What the blocks of a tree are.
+/// The use of the blocks of a tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TreeUse {
     /// The content of a file or of a symbolic link.

@@ -1,6 +1,6 @@
 //! Channels, banks and row buffers: how long a request takes once it begins.
 //!
-//! - banks-B1: Channels take turns, with pieces of [`Channels::interleave_bytes`]. Rows of a
+//! - banks-B1: Channels take turns, with pieces of [`super::Channels::interleave_bytes`]. Rows of a
 //!   channel take turns in its banks. Without row buffers a row is a line.
 //! - banks-B2: A bank serves one request at a time; banks work at the same time.
 //! - banks-B3: Without row buffers, a read takes [`Timing::read_ns`] and a write
@@ -9,8 +9,8 @@
 //!   Another row takes the place of the one that was not used for longest. If that was stored to,
 //!   it is written first, which takes `write_ns`. A read then fetches its row in `read_ns`, a write
 //!   does not, and either takes `hit_ns` more.
-//! - banks-B5: At last a line occupies the channel's bus for [`Channels::bus_ns`], one line after
-//!   the other. Its bank waits for the bus.
+//! - banks-B5: At last a line occupies the channel's bus for [`super::Channels::bus_ns`], one line
+//!   after the other. Its bank waits for the bus.
 //! - banks-B6: Lines of volatile memory are in banks of their own, without row buffers, which take
 //!   [`VolatileRanks::read_ns`] and [`VolatileRanks::write_ns`]. With volatile memory, a line takes
 //!   the bus at the first time at which it is free: a slow write does not hold it before its end.

@@ -124,7 +124,7 @@ fn files_without_a_name_are_left_out() {
     assert_eq!(free(&fs), start, "a scan counts the same");
 }
 
-/// What was removed before a snapshot is not in it, also after the number was used again.
+/// A snapshot has no inode that was removed before, also after the number was used again.
 #[test]
 fn removed_inodes_are_left_out() {
     let fs = pool();
