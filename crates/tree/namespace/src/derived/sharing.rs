@@ -162,6 +162,8 @@ pub trait SharedPool: Sized + Sync {
     /// changed. In an arena of one process, nothing may be changed until the pool is opened again.
     fn alone_then_derive(&self, mut body: impl FnMut() -> Result<()>) -> Result<()> {
         self.alone(|stopped| {
+            // A program that comes to the closed gate must not use a path that it has cached.
+            self.state().end_versions();
             body()?;
             match stopped {
                 Some(stopped) => {

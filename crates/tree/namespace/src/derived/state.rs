@@ -203,8 +203,13 @@ impl<V: Inode> State<V> {
     /// Clears all state that can be derived, so that it can be derived again. No other process may
     /// use it.
     pub(crate) fn start_over(&self) -> io::Result<()> {
-        self.kept(Kept::Derivations).fetch_add(1, Relaxed);
+        self.end_versions();
         self.arena.clear_derived()
+    }
+
+    /// Gives all inodes other [versions](Self::version), because everything will be derived again.
+    pub(crate) fn end_versions(&self) {
+        self.kept(Kept::Derivations).fetch_add(1, Relaxed);
     }
 
     #[inline]
