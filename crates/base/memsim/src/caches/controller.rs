@@ -117,8 +117,7 @@ pub struct Controller {
     /// Whether data is durable in the queue.
     is_queue_durable: bool,
     banks: Banks,
-    /// Requests that may begin and have not. Not empty if a context holds
-    /// writes back.
+    /// Requests that may begin and have not. Not empty if a context holds writes back.
     waiting: WaitingRequests,
     /// Requests so far.
     order: u64,

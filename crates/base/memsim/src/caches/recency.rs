@@ -31,8 +31,11 @@ impl Recency {
         self.ways <= PACKED_MAX
     }
 
-    fn bytes_of(&mut self, set: usize) -> &mut [u8] {
-        &mut self.bytes[set * self.ways..(set + 1) * self.ways]
+    /// Returns the order of a set that is not packed, and the place of a way in it.
+    fn find(&mut self, set: usize, way: usize) -> (&mut [u8], usize) {
+        let order = &mut self.bytes[set * self.ways..(set + 1) * self.ways];
+        let at = order.iter().position(|other| usize::from(*other) == way).expect("recency-R1");
+        (order, at)
     }
 
     /// Returns the way that was not used for longest.
@@ -63,8 +66,7 @@ impl Recency {
             *order = older | newer << 4 | way as u64;
             return;
         }
-        let order = self.bytes_of(set);
-        let at = order.iter().position(|other| usize::from(*other) == way).expect("recency-R1");
+        let (order, at) = self.find(set, way);
         order[..=at].rotate_right(1);
     }
 
@@ -78,8 +80,7 @@ impl Recency {
             *order = newer | older >> 4 | (way as u64) << (4 * last);
             return;
         }
-        let order = self.bytes_of(set);
-        let at = order.iter().position(|other| usize::from(*other) == way).expect("recency-R1");
+        let (order, at) = self.find(set, way);
         order[at..].rotate_left(1);
     }
 }
