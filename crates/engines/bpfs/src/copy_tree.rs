@@ -242,9 +242,8 @@ impl Numbers {
             self.count += run.end - run.start;
             self.runs.push_back(run.clone());
             // Their records are written without locks.
-            let leaves = run.step_by(INODES_PER_BLOCK as usize).chain([self.hint - 1]).map(Ino);
-            let shared: Vec<Ino> = leaves.filter(|ino| !store.owns_records(&[*ino])).collect();
-            store.own_records(&shared)?;
+            let one_of_each = run.step_by(INODES_PER_BLOCK as usize).chain([self.hint - 1]);
+            store.own_inodes(&one_of_each.map(Ino).collect::<Vec<_>>())?;
         }
         Ok(())
     }

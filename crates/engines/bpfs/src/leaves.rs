@@ -28,12 +28,13 @@ use crate::store::Store;
 use crate::volatile::Volatile;
 use arena::atomic::{AtomicU32, AtomicU64};
 use arena::{Layout, Span};
+use namespace::layout::MODE_HALF;
 use namespace::{InodeSet, Storage as _, VInode};
 use pmem::{Medium, PmOff};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering::*;
-use vfs::{Errno, Ino, ROOT, Result};
+use vfs::{Errno, FileKind, Ino, ROOT, Result};
 use zerocopy::{FromBytes as _, FromZeros as _, IntoBytes as _};
 
 /// Bit of a note: the free inodes of the leaf have the mode 0.
@@ -132,6 +133,12 @@ struct LeafEdit<'a, M> {
     gained: Vec<(u64, i64)>,
 }
 
+impl<'a, M> LeafEdit<'a, M> {
+    fn new(store: &'a Store<M>, ranges: &'a [Range<u64>], has: &'a dyn Fn(u64) -> bool) -> Self {
+        Self { store, ranges, has, moved: HashMap::new(), gained: Vec::new() }
+    }
+}
+
 impl<M: Medium> Edit for LeafEdit<'_, M> {
     fn ranges(&self) -> &[Range<u64>] {
         self.ranges
@@ -209,7 +216,8 @@ impl<M: Medium> Store<M> {
     /// Makes the leaves of these inodes the pool's own.
     #[cold]
     pub fn own_records(&self, inos: &[Ino]) -> Result<()> {
-        inos.iter().try_for_each(|ino| self.own_leaf(ino.0 / INODES_PER_BLOCK))
+        let leaves = inos.iter().map(|ino| ino.0 / INODES_PER_BLOCK);
+        leaves.filter(|leaf| !self.owns_leaf(*leaf)).try_for_each(|leaf| self.own_leaf(leaf))
     }
 
     /// Makes a leaf the pool's own, under the locks that leaves-J4 names.
@@ -221,28 +229,32 @@ impl<M: Medium> Store<M> {
             self.v.note_owned(leaf);
             return Ok(());
         }
-        self.settle();
         let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
         let lives = |number| self.v.vinode(Ino(number)).is_ok_and(|v| v.is_live());
         let range = bytes(leaf);
         let ranges = std::slice::from_ref(&range);
         let need = blocks_for(root.height(), ranges) + self.count_trees(leaf, &lives)?;
-        let (moved, gained) = (HashMap::new(), Vec::new());
-        let mut edit = LeafEdit { store: self, ranges, has: &lives, moved, gained };
-        self.transact(need, 0, |txn| {
-            txn.take_apart();
-            (txn.is_of_inodes, txn.is_journal) = (true, true);
-            let change = self.edit(txn, Node::top(root), CommitMode::Atomic, &mut edit)?;
-            if let CrawlChange::Shadow(block) = change {
-                let root = Root::new(block, root.height());
-                txn.commit(&self.medium, INODE_ROOT, root.word());
-            }
-            Ok::<(), Errno>(())
-        })?;
+        let mut edit = LeafEdit::new(self, ranges, &lives);
+        self.edit_inode_file(root, need, &mut edit)?;
         let LeafEdit { moved, gained, .. } = edit;
         self.note_moved(leaf, &moved, &gained);
         self.v.note_owned(leaf);
         Ok(())
+    }
+
+    /// Applies an edit to the pool's inode file, which takes up to `need` blocks, and commits it
+    /// durably. The caller holds the lock of the inode file.
+    fn edit_inode_file(&self, root: Root, need: u64, edit: &mut dyn Edit) -> Result<()> {
+        self.transact(need, 0, |txn| {
+            txn.take_apart();
+            (txn.is_of_inodes, txn.is_journal) = (true, true);
+            let change = self.edit(txn, Node::top(root), CommitMode::Atomic, edit)?;
+            if let CrawlChange::Shadow(block) = change {
+                let root = Root::new(block, root.height());
+                txn.commit(&self.medium, INODE_ROOT, root.word());
+            }
+            Ok(())
+        })
     }
 
     /// Updates the derived state of the inodes in a leaf that was copied for the pool.
@@ -254,7 +266,7 @@ impl<M: Medium> Store<M> {
         self.v.move_leaf(first, *place, INODE);
         for number in numbers(leaf) {
             let Some(v) = inodes.get(number as usize).filter(|v| v.is_live()) else { continue };
-            if v.kind() == vfs::FileKind::Dir {
+            if v.kind() == FileKind::Dir {
                 self.v.move_dir_blocks(v, moved);
             }
         }
@@ -267,7 +279,7 @@ impl<M: Medium> Store<M> {
     /// and of attributes.
     fn count_own_blocks(&self, record: &InodeRecord) -> Result<u64> {
         let mut blocks = 0;
-        let is_dir = kind_of(record)? == Some(vfs::FileKind::Dir);
+        let is_dir = kind_of(record)? == Some(FileKind::Dir);
         for word in [if is_dir { record.root.get() } else { 0 }, record.xattr.get()] {
             let root = self.check_root(word)?;
             self.visit_all(Node::top(root), &mut |_| blocks += 1)?;
@@ -293,24 +305,15 @@ impl<M: Medium> Store<M> {
         if !self.v.shares_inodes() || self.owns_path(root, last)? {
             return Ok(root);
         }
-        self.transact(u64::from(root.height()) + 1, 0, |txn| {
-            txn.take_apart();
-            (txn.is_of_inodes, txn.is_journal) = (true, true);
-            let range = last..size;
-            let mut edit = OwnEdit { trees: &self.trees, range, leaves: false, is_lent: false };
-            let change = self.edit(txn, Node::top(root), CommitMode::Atomic, &mut edit)?;
-            if let CrawlChange::Shadow(block) = change {
-                let root = Root::new(block, root.height());
-                txn.commit(&self.medium, INODE_ROOT, root.word());
-            }
-            Ok::<(), Errno>(())
-        })?;
+        let range = last..size;
+        let mut edit = OwnEdit { trees: &self.trees, range, leaves: false, is_lent: false };
+        self.edit_inode_file(root, u64::from(root.height()) + 1, &mut edit)?;
         self.check_root(self.medium.load_u64(INODE_ROOT))
     }
 
     /// Returns whether a snapshot of the pool's tree has an inode. `tree` has the inodes of that
     /// tree, if there are branches (branches-X1).
-    fn has_name(&self, ino: Ino, v: &VInode, tree: Option<&InodeSet>) -> bool {
+    pub fn has_name(&self, ino: Ino, v: &VInode, tree: Option<&InodeSet>) -> bool {
         let is_in = match tree {
             Some(tree) => tree.contains(ino),
             None => self.branches_dir() != Some(ino),
@@ -343,8 +346,6 @@ impl<M: Medium> Store<M> {
     /// As [`prepare_leaves`](Self::prepare_leaves), for one; returns whether a snapshot can share
     /// it.
     fn prepare_leaf(&self, leaf: u64, tree: Option<&InodeSet>) -> Result<bool> {
-        /// The part of the word [`Word::Mode`] that is the mode.
-        const MODE: u64 = u32::MAX as u64;
         let mut is_fit = true;
         for number in numbers(leaf) {
             let v = self.v.inodes().get(number as usize).ok_or(Errno::UCLEAN)?;
@@ -352,7 +353,7 @@ impl<M: Medium> Store<M> {
                 continue;
             }
             let mode = self.load(v, Word::Mode);
-            if mode & MODE == 0 {
+            if mode & MODE_HALF == 0 {
                 continue;
             }
             if v.is_live() || !self.owns_leaf(leaf) {
@@ -360,7 +361,7 @@ impl<M: Medium> Store<M> {
                 continue;
             }
             let at = self.word_at(v, Word::Mode);
-            self.medium.store_u64(at, mode & !MODE);
+            self.medium.store_u64(at, mode & !MODE_HALF);
             self.medium.flush(at, 8);
         }
         Ok(is_fit)
@@ -395,8 +396,7 @@ impl<M: Medium> Store<M> {
                 return Ok(());
             }
             // The edit replaces this pointer to the topmost block, and the pool's stays.
-            let (moved, gained) = (HashMap::new(), Vec::new());
-            let mut edit = LeafEdit { store: self, ranges: &ranges, has: &has, moved, gained };
+            let mut edit = LeafEdit::new(self, &ranges, &has);
             match self.edit(txn, Node::top(root), CommitMode::Atomic, &mut edit) {
                 Ok(CrawlChange::Shadow(block)) => commit(Root::new(block, root.height())),
                 Ok(CrawlChange::Done) => commit(root),

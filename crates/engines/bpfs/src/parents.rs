@@ -77,19 +77,20 @@ fn with_count(word: u32, count: i32) -> u32 {
 /// The use of a block, as the scan of a pool with shared blocks has found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockUse {
-    /// The content of a regular file: the top of a subtree of this height.
-    Content(u8),
-    /// The same of an inode file, of the pool or of a snapshot.
-    Inodes(u8),
+    /// The content of a file or of a symbolic link.
+    Content,
+    /// An inode file, of the pool or of a snapshot.
+    Inodes,
     /// Anything else: these blocks are never shared.
     Other,
 }
 
 impl BlockUse {
-    fn word(self) -> u32 {
+    /// Returns the word of the top of a subtree of this height.
+    fn word(self, height: u8) -> u32 {
         let number = match self {
-            Self::Content(height) => u32::from(height) + 1,
-            Self::Inodes(height) => u32::from(height) + u32::from(HEIGHT_MAX) + 2,
+            Self::Content => u32::from(height) + 1,
+            Self::Inodes => u32::from(height) + u32::from(HEIGHT_MAX) + 2,
             Self::Other => COUNT >> (USE_SHIFT - 4),
         };
         number << USE_SHIFT
@@ -196,16 +197,16 @@ impl Volatile {
         word.fetch_update(AcqRel, Acquire, less).is_err()
     }
 
-    /// Claims a block for the scan of a pool that has shared blocks. One step decides which of
-    /// several owners is the first.
-    pub fn claim(&self, block: BlockNo, used_as: BlockUse) -> Claim {
-        let (used_as_kind, (word, _), used_as) = (used_as, self.parents_of(block), used_as.word());
-        match word.compare_exchange(0, used_as, AcqRel, Acquire) {
+    /// Claims the top of a subtree for the scan of a pool that has shared blocks. One step decides
+    /// which of several owners is the first.
+    pub fn claim(&self, block: BlockNo, used_as: BlockUse, height: u8) -> Claim {
+        let ((word, _), claimed) = (self.parents_of(block), used_as.word(height));
+        match word.compare_exchange(0, claimed, AcqRel, Acquire) {
             // The blocks at fixed places have no use here.
             Ok(_) if self.blocks.set(&self.arena, block.get()) => Claim::First,
-            Err(other) if other & !COUNT == used_as && used_as != BlockUse::Other.word() => {
+            Err(other) if other & !COUNT == claimed && used_as != BlockUse::Other => {
                 self.set_sharing();
-                if matches!(used_as_kind, BlockUse::Inodes(_)) {
+                if used_as == BlockUse::Inodes {
                     self.set_sharing_inodes();
                 }
                 self.add_parent(block).map_or(Claim::Refused, |()| Claim::Shared)
@@ -582,12 +583,12 @@ mod tests {
         v.set_sharing();
         v.add_parent(block).unwrap();
         assert!(v.is_shared(block) && !v.drop_parent(block) && !v.is_shared(block));
-        let most = with_count(BlockUse::Content(4).word(), OWN_MAX);
+        let most = with_count(BlockUse::Content.word(4), OWN_MAX);
         v.parents_of(block).0.store(most, Relaxed);
         assert_eq!(v.add_parent(block), Err(Errno::NOSPC));
-        assert_eq!(v.claim(block, BlockUse::Content(4)), Claim::Refused);
+        assert_eq!(v.claim(block, BlockUse::Content, 4), Claim::Refused);
         assert!(!v.drop_parent(block));
-        assert_eq!(v.claim(block, BlockUse::Content(4)), Claim::Shared);
+        assert_eq!(v.claim(block, BlockUse::Content, 4), Claim::Shared);
     }
 
     #[test]
@@ -618,25 +619,23 @@ mod tests {
         v.parents_of(of(15)).1.store(LINE_MAX, Relaxed);
         assert_eq!(v.add_parents(&blocks[14..]), Ok(1));
         assert_eq!(own_count(with_count(!0, -7)), -7);
-        assert_eq!(
-            with_count(BlockUse::Content(2).word(), -1) & !COUNT,
-            BlockUse::Content(2).word()
-        );
+        assert_eq!(with_count(BlockUse::Content.word(2), -1) & !COUNT, BlockUse::Content.word(2));
     }
 
     #[test]
     fn only_content_of_one_height_is_shared() {
         let v = volatile();
-        let claim = |block, used_as| v.claim(BlockNo::new(block).unwrap(), used_as);
-        let content = BlockUse::Content;
+        let claim =
+            |block, (used_as, height)| v.claim(BlockNo::new(block).unwrap(), used_as, height);
+        let (content, other) = (|height| (BlockUse::Content, height), (BlockUse::Other, 0));
         assert_eq!(claim(20, content(0)), Claim::First);
         assert!(!v.shares());
         assert_eq!(claim(20, content(1)), Claim::Refused);
-        assert_eq!(claim(20, BlockUse::Other), Claim::Refused);
+        assert_eq!(claim(20, other), Claim::Refused);
         assert_eq!(claim(20, content(0)), Claim::Shared);
         assert!(v.shares() && v.is_shared(BlockNo::new(20).unwrap()));
-        assert_eq!(claim(21, BlockUse::Other), Claim::First);
-        assert_eq!(claim(21, BlockUse::Other), Claim::Refused);
+        assert_eq!(claim(21, other), Claim::First);
+        assert_eq!(claim(21, other), Claim::Refused);
         assert_eq!(claim(21, content(0)), Claim::Refused);
         // A block at a fixed place.
         v.blocks.set(&v.arena, 3);

@@ -52,7 +52,7 @@ struct ScanWalk<'a> {
     /// Whether a pointer is absent.
     has_absent: bool,
     /// The use of this tree's blocks, if blocks may have several parents.
-    sharing: Option<TreeUse>,
+    sharing: Option<BlockUse>,
     /// Subtrees that another walk claims, of an inode file.
     shared: Vec<Node>,
     /// The blocks of pointers above the current one, if blocks may have several parents.
@@ -62,17 +62,6 @@ struct ScanWalk<'a> {
     blocks: u64,
     /// Blocks of data that are not marked clean.
     dirty: u64,
-}
-
-/// The use of the blocks of a tree.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TreeUse {
-    /// The content of a file or of a symbolic link.
-    Content,
-    /// An inode file.
-    Inodes,
-    /// Anything else, which is never shared.
-    Other,
 }
 
 /// A pointer that the walk has met, and the subtree that it should lead to.
@@ -175,8 +164,8 @@ impl<M: Medium> Store<M> {
     ) -> ScanWalk<'a> {
         let is_backed = content == Some(FileKind::File) && self.trees.is_backed();
         let used_as = match content {
-            Some(FileKind::File | FileKind::Symlink) => TreeUse::Content,
-            _ => TreeUse::Other,
+            Some(FileKind::File | FileKind::Symlink) => BlockUse::Content,
+            _ => BlockUse::Other,
         };
         let sharing = namespace::may_share(&self.medium).then_some(used_as);
         let path = BlockPath::new();
@@ -204,7 +193,7 @@ impl<M: Medium> Store<M> {
         size: u64,
     ) -> ScanWalk<'a> {
         let walk = self.scan_walk(scan, object, size, None);
-        let sharing = walk.sharing.map(|_| TreeUse::Inodes);
+        let sharing = walk.sharing.map(|_| BlockUse::Inodes);
         ScanWalk { holes: false, counts: false, sharing, ..walk }
     }
 
@@ -327,9 +316,7 @@ impl<M: Medium> Store<M> {
     /// Claims a block for the walk of a tree (scan-S1).
     fn claim(&self, walk: &ScanWalk<'_>, block: BlockNo, height: u8) -> Claim {
         match walk.sharing {
-            Some(TreeUse::Content) => self.v.claim(block, BlockUse::Content(height)),
-            Some(TreeUse::Inodes) => self.v.claim(block, BlockUse::Inodes(height)),
-            Some(TreeUse::Other) => self.v.claim(block, BlockUse::Other),
+            Some(used_as) => self.v.claim(block, used_as, height),
             None if self.v.blocks.set(&self.v.arena, block.get()) => Claim::First,
             None => Claim::Refused,
         }
@@ -406,7 +393,7 @@ impl<M: Medium> Store<M> {
                 if walk.counts {
                     walk.blocks += self.count_shared(node);
                 }
-                if walk.sharing == Some(TreeUse::Inodes) {
+                if walk.sharing == Some(BlockUse::Inodes) {
                     walk.shared.push(node);
                 }
                 return true;
@@ -439,7 +426,7 @@ impl<M: Medium> Store<M> {
             let (slot, base) = (block.at(i * 8), met.base + i * span(height));
             if base >= walk.size {
                 walk.scan.note_stale(slot);
-                if matches!(walk.sharing, Some(TreeUse::Content | TreeUse::Inodes)) {
+                if matches!(walk.sharing, Some(BlockUse::Content | BlockUse::Inodes)) {
                     let mut stale = self.shared_scan.stale.lock().expect("no worker panics");
                     stale.push((slot, walk.path.clone()));
                 }

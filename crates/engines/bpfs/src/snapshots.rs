@@ -34,7 +34,7 @@ use namespace::{Attributes, InodeSet, POOL_SNAPSHOTS, Storage as _, fnv1a};
 use pmem::{Fenced, Medium, Pm, PmOff};
 use pool::{SNAPSHOT_NAME_MAX, Snapshot, Snapshots, branch_of_snapshot, is_snapshot_entry};
 use std::collections::HashMap;
-use vfs::{Errno, FileKind, Ino, ROOT, Result};
+use vfs::{Errno, FileKind, Ino, Result};
 use zerocopy::{FromBytes as _, FromZeros as _, IntoBytes as _};
 
 /// Blocks that a deletion collects before it frees them.
@@ -266,8 +266,7 @@ impl<M: Medium> Store<M> {
         // Inode 0 is never used.
         let Ok(v) = self.v.vinode(Ino(number)) else { return Ok(record) };
         self.medium.read(v.at(), record.as_mut_bytes());
-        let is_in = tree.is_none_or(|tree| tree.contains(Ino(number)));
-        if !is_in || !v.is_live() || v.has_no_name() && Ino(number) != ROOT {
+        if !self.has_name(Ino(number), v, tree) {
             clear(&mut record);
         }
         Ok(record)

@@ -1,7 +1,7 @@
 //! Attributes.
 
 use crate::fs::Core;
-use crate::layout::Word;
+use crate::layout::{MODE_HALF, Word};
 use crate::store::{Change, Storage};
 use crate::tables::VInode;
 use crate::xattr::{Attributes, CAPABILITY};
@@ -96,7 +96,7 @@ impl<S: Storage> Core<S> {
         }
         let mut words = Vec::new();
         if new_mode != mode as u32 {
-            words.push((Word::Mode, mode & !0xffff_ffff | u64::from(new_mode)));
+            words.push((Word::Mode, mode & !MODE_HALF | u64::from(new_mode)));
         }
         let new_owner = u64::from(uid) | u64::from(gid) << 32;
         if new_owner != owner {
@@ -154,7 +154,7 @@ impl<S: Storage> Core<S> {
                 return Ok(());
             }
             let mode = self.load(v, Word::Mode);
-            let cleared = mode & !0xffff_ffff | u64::from(clear_privileges(mode as u32));
+            let cleared = mode & !MODE_HALF | u64::from(clear_privileges(mode as u32));
             let attributes = self.without_capability(v)?;
             if cleared == mode && attributes.is_none() {
                 return Ok(());

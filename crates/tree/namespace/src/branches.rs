@@ -34,9 +34,6 @@ use vfs::{Cloned, Errno, FileKind, Ino, ROOT, Result};
 const WORDS: [Word; 7] =
     [Word::Root, Word::Size, Word::Mtime, Word::Ctime, Word::Atime, Word::Xattr, Word::Owner];
 
-/// The lower half of the word with the mode.
-const MODE: u64 = u32::MAX as u64;
-
 /// A set of inode numbers.
 pub struct InodeSet(Vec<u64>);
 
@@ -139,7 +136,7 @@ impl<S: Storage> Core<S> {
         let (old, new) = (self.live_dir(ROOT)?, self.live_dir(found.ino)?);
         let mut words: Words =
             WORDS.iter().map(|word| (self.word_at(old, *word), self.load(new, *word))).collect();
-        let mode = self.load(old, Word::Mode) & !MODE | self.load(new, Word::Mode) & MODE;
+        let mode = self.load(old, Word::Mode) & !MODE_HALF | self.load(new, Word::Mode) & MODE_HALF;
         words.push((self.word_at(old, Word::Mode), mode));
         words.push((self.tables().entry_at(found.pos), 0));
         self.commit_words(ROOT, &words)?;

@@ -181,6 +181,9 @@ pub enum Word {
     Identity = 88,
 }
 
+/// The half of the word [`Word::Mode`] that is the mode.
+pub const MODE_HALF: u64 = u32::MAX as u64;
+
 const _: () = {
     assert!(offset_of!(InodeRecord, root) == Word::Root as usize);
     assert!(offset_of!(InodeRecord, size) == Word::Size as usize);

@@ -10,7 +10,7 @@
 //!   attribute.
 
 use crate::fs::Core;
-use crate::layout::Word;
+use crate::layout::{MODE_HALF, Word};
 use crate::store::{Change, Storage};
 use crate::tables::{MAY_BE_CAPABLE, VInode};
 use pmem::Fenced;
@@ -168,7 +168,7 @@ impl<S: Storage> Core<S> {
             match (acl, name) {
                 (Some(acl), ACL_ACCESS) => {
                     let (perm, stored) = acl.split_mode(mode_word as u32);
-                    new_mode = mode_word & !0xffff_ffff | u64::from(perm);
+                    new_mode = mode_word & !MODE_HALF | u64::from(perm);
                     match stored {
                         Some(acl) => list.set(name, acl.to_bytes()),
                         None => drop(list.remove(name)),

@@ -10,8 +10,8 @@ use pool::TreeSource;
 use suite::{PoolFile, flushed, open_shared};
 use vfs::tree::{Tree, tree};
 use vfs::{
-    Caller, Errno, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, SetAttr, SetXattr,
-    Timestamp, remove_tree,
+    Caller, DirEntry, Errno, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, SetAttr,
+    SetXattr, Timestamp, remove_tree,
 };
 
 const BYTES: u64 = 64 << 20;
@@ -34,23 +34,26 @@ fn create(fs: &Bpfs<Region>, dir: Ino, name: &str) -> Ino {
     made
 }
 
-fn look(medium: &Region, name: &str) -> Tree {
+/// Opens a snapshot, beside other users of the pool.
+fn open<'m>(medium: &'m Region, name: &str) -> Bpfs<&'m Region> {
     let snapshot = Some(name.to_owned());
     let fs = Bpfs::mount(medium, &MountOptions { read_only: true, snapshot, ..options() }).unwrap();
     assert_eq!(fs.mount_report().problems, 0);
-    tree(&fs).unwrap()
+    fs
+}
+
+fn look(medium: &Region, name: &str) -> Tree {
+    tree(&open(medium, name)).unwrap()
 }
 
 /// Returns the number of names in the root directory of a snapshot.
 fn count(medium: &Region, name: &str) -> u64 {
-    let snapshot = Some(name.to_owned());
-    let fs = Bpfs::mount(medium, &MountOptions { read_only: true, snapshot, ..options() }).unwrap();
     let mut names = 0;
-    fs.readdir(ROOT, 0, &mut |_| {
+    let mut each = |_: &DirEntry<'_>| {
         names += 1;
         true
-    })
-    .unwrap();
+    };
+    open(medium, name).readdir(ROOT, 0, &mut each).unwrap();
     names - 2
 }
 
@@ -241,9 +244,7 @@ fn accesses_are_recorded_in_a_copy() {
     fs.readlink(link).unwrap();
     fs.readdir(ROOT, 0, &mut |_| true).unwrap();
     assert!(times(&fs).iter().zip(&before).all(|(now, then)| now > then));
-    let snapshot = Some("a".to_owned());
-    let options = MountOptions { read_only: true, snapshot, ..MountOptions::default() };
-    assert_eq!(times(&Bpfs::mount(fs.medium(), &options).unwrap()), before);
+    assert_eq!(times(&open(fs.medium(), "a")), before);
 }
 
 /// Threads of two processes change files whose leaves are shared, and new snapshots share them

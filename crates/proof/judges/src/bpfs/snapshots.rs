@@ -293,11 +293,20 @@ pub fn workloads() -> Vec<Vec<Op>> {
 /// The number of snapshots of a pool, and whether it has the file `/late`.
 pub type Found = (usize, bool);
 
+/// The snapshot that the pool of a command has before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Earlier {
+    Nothing,
+    /// In it, `/late` is missing.
+    OfFew,
+    /// It is that of the pool's present state.
+    OfAll,
+}
+
 /// A command on a whole pool, and its effect.
 struct PoolCommand {
     name: &'static str,
-    /// Whether the pool has a snapshot before, in which `/late` is missing.
-    has_one: bool,
+    earlier: Earlier,
     run: fn(&Recorder<CrashImage>) -> Result<(), pool::Error>,
     done: Found,
     /// A command that works after a crash anywhere, and its effect.
@@ -307,16 +316,22 @@ struct PoolCommand {
 const COMMANDS: [PoolCommand; 8] = [
     PoolCommand {
         name: "create the first",
-        has_one: false,
+        earlier: Earlier::Nothing,
         run: create,
         done: (1, true),
         then: None,
     },
-    PoolCommand { name: "create", has_one: true, run: create, done: (2, true), then: None },
-    PoolCommand { name: "grow", has_one: true, run: grow, done: (1, true), then: None },
+    PoolCommand {
+        name: "create",
+        earlier: Earlier::OfFew,
+        run: create,
+        done: (2, true),
+        then: None,
+    },
+    PoolCommand { name: "grow", earlier: Earlier::OfAll, run: grow, done: (1, true), then: None },
     PoolCommand {
         name: "delete",
-        has_one: true,
+        earlier: Earlier::OfFew,
         run: |medium| {
             let pool = bpfs::Bpfs::mount(Sited(medium), &mounted::mount_options())?;
             Ok(pool.delete_snapshot(&first_name(medium)?)?)
@@ -326,21 +341,21 @@ const COMMANDS: [PoolCommand; 8] = [
     },
     PoolCommand {
         name: "roll back",
-        has_one: true,
+        earlier: Earlier::OfFew,
         run: |medium| bpfs::roll_back(medium, &first_name(medium)?),
         done: (1, false),
         then: None,
     },
     PoolCommand {
         name: "receive",
-        has_one: false,
+        earlier: Earlier::Nothing,
         run: |medium| streams::receive_in_parts(medium, &streams::FULL),
         done: (1, true),
         then: Some(Sequel { run: |image| streams::go_on(image, &streams::FULL), done: (1, true) }),
     },
     PoolCommand {
         name: "receive a difference",
-        has_one: true,
+        earlier: Earlier::OfFew,
         run: |medium| streams::receive_in_parts(medium, &streams::DIFFERENCE),
         done: (2, true),
         then: Some(Sequel {
@@ -350,7 +365,7 @@ const COMMANDS: [PoolCommand; 8] = [
     },
     PoolCommand {
         name: "receive and abort",
-        has_one: true,
+        earlier: Earlier::OfFew,
         run: |medium| {
             streams::receive_half(medium, &streams::DIFFERENCE)?;
             streams::abort(medium, &streams::DIFFERENCE)
@@ -391,13 +406,10 @@ fn first_name(medium: &impl Medium) -> Result<String, pool::Error> {
 /// # Errors
 /// Those of the commands.
 pub fn command_runs() -> Result<Vec<CommandRun<Found>>, String> {
-    let record = |PoolCommand { name, has_one, run, done, then }| {
-        let bytes = match name {
-            "grow" => pool_from(&format!("{}; {MORE}; sync", FEW.trim_end_matches("; sync")))?,
-            _ => pool_of_commands(has_one)?,
-        };
+    let record = |PoolCommand { name, earlier, run, done, then }| {
+        let bytes = pool_of_commands(earlier)?;
         let trace = keeping::record(&bytes, |medium| run(medium).map_err(text))?;
-        let (name, before) = (name.to_owned(), (usize::from(has_one), true));
+        let (name, before) = (name.to_owned(), (usize::from(earlier != Earlier::Nothing), true));
         Ok(CommandRun { name, bytes, trace, before, done, state, then })
     };
     COMMANDS.into_iter().map(record).collect()
@@ -412,22 +424,23 @@ fn state(image: &CrashImage) -> Result<Found, String> {
     Ok((names(image)?.len(), late))
 }
 
-/// Changes after the first snapshot of the pool for the commands.
+/// Operations that make the rest of the pool for the commands, with the file `/late`.
 const MORE: &str = "write /a 0 8; unlink /s; rename /d/b /b; create /late; write /late 0 5000; \
     mkdir /m; create /m/1; create /m/2; create /m/3; create /m/4; create /m/5; create /m/6; \
     create /m/7; create /m/8; create /m/9; create /m/10; create /m/11; create /m/12; \
     create /m/13; create /m/14; create /m/15; create /m/16; create /m/17; create /m/18; \
     create /m/19; create /m/20; create /m/21; create /m/22; create /m/23; create /m/24; \
     create /m/25; create /m/26; create /m/27; create /m/28";
-/// Returns the pool for the commands: with the file `/late`, and perhaps a snapshot from before.
-pub(super) fn pool_of_commands(has_snapshot: bool) -> Result<Vec<u8>, String> {
-    let few = if has_snapshot { FEW } else { FEW.trim_end_matches("; sync") };
-    pool_from(&format!("{few}; {MORE}"))
-}
 
-/// Makes a pool by these operations.
-fn pool_from(ops: &str) -> Result<Vec<u8>, String> {
-    let ops = parse(ops).map_err(text)?;
+/// Returns the pool for the commands.
+pub(super) fn pool_of_commands(earlier: Earlier) -> Result<Vec<u8>, String> {
+    let without = FEW.trim_end_matches("; sync");
+    let ops = match earlier {
+        Earlier::Nothing => format!("{without}; {MORE}"),
+        Earlier::OfFew => format!("{FEW}; {MORE}"),
+        Earlier::OfAll => format!("{without}; {MORE}; sync"),
+    };
+    let ops = parse(&ops).map_err(text)?;
     let base = Base::build(&DURABLE, "commands", POOL_BYTES, ops)?;
     Ok(base.bytes)
 }

@@ -3,7 +3,7 @@
 //! A part ends anywhere, and the next one begins at the start of the stream again. So each crash
 //! meets groups that are applied for the first time, and groups that were applied before.
 
-use super::snapshots::{digest, pool_of_commands};
+use super::snapshots::{Earlier, digest, pool_of_commands};
 use crate::{mounted, text};
 use crashsim::image::CrashImage;
 use crashsim::sited::Sited;
@@ -26,7 +26,7 @@ pub static FULL: LazyLock<SentStream> = LazyLock::new(|| stream(false));
 pub static DIFFERENCE: LazyLock<SentStream> = LazyLock::new(|| stream(true));
 
 fn stream(has_base: bool) -> SentStream {
-    let image = CrashImage::of(pool_of_commands(true).expect("the pool can be made"));
+    let image = CrashImage::of(pool_of_commands(Earlier::OfFew).expect("the pool can be made"));
     let base = has_base.then(|| bpfs::snapshots(&image).expect("a pool").remove(0).name);
     let pool = bpfs::Bpfs::mount(Sited(&image), &mounted::mount_options()).expect("it is sound");
     let name = format!("1-{}", digest(&pool).expect("it is sound"));
@@ -87,7 +87,7 @@ pub fn abort(medium: &impl Medium, stream: &SentStream) -> Result<(), Error> {
 /// Removes, after a crash, what has come. All of its space must come back.
 pub fn abort_all(image: &CrashImage) -> Result<(), String> {
     static USED: LazyLock<u64> = LazyLock::new(|| {
-        used(&CrashImage::of(pool_of_commands(true).expect("the pool can be made")))
+        used(&CrashImage::of(pool_of_commands(Earlier::OfFew).expect("the pool can be made")))
             .expect("it is sound")
     });
     match abort(image, &DIFFERENCE) {

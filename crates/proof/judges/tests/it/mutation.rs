@@ -69,7 +69,7 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("superblock.rs write: medium.flush(root_at", &[ShortFlush], TIMES),
     ("snapshots.rs copy_inodes: self.medium.write_nt", &[ShortStore], OF_CACHES),
     ("leaves.rs leaf: store.medium.write_nt", &[ShortStore], OF_CACHES),
-    ("leaves.rs own_leaf: txn.commit", &[FlushAfterFence, DelayStore], OWNED),
+    ("leaves.rs edit_inode_file: txn.commit", &[FlushAfterFence, DelayStore], OWNED),
     ("leaves.rs prepare_leaf: self.medium.store_u64", &[EarlyStore], FREE),
     (
         "snapshots.rs begin_snapshots: let _ = self.medium.publish",
