@@ -6,11 +6,12 @@
 //! its branches are judged as a whole: after a crash, the tree of the pool is the old one or the
 //! new one, and each finished branch shows the tree that it must show. The rest is removed, as
 //! the next command does; then no block may be in use that a pool without branches
-//! does not use.
+//! does not use. Each snapshot beside them shows the tree whose digest is in its name.
 
-use super::Bpfs;
 use super::commands::CommandRun;
+use super::{Bpfs, snapshots};
 use crate::{mounted, text};
+use bpfs::layout::INODES_PER_BLOCK;
 use crashsim::image::CrashImage;
 use crashsim::keeping;
 use crashsim::recorder::Recorder;
@@ -28,17 +29,22 @@ use vfs::{Errno, FileSystem, Ino, ROOT, RenameFlags, Timestamp, clone_tree, remo
 /// The name of the branch.
 const NAME: &str = "b";
 
-/// The name of the snapshot.
-const SNAPSHOT: &str = "s";
-
 /// The medium of a recorded command.
 type Recorded = Recorder<CrashImage>;
 
 /// A mounted pool.
 type Pool<'m, M> = bpfs::Bpfs<Sited<&'m M>>;
 
-/// The state of a pool: digests of its tree, and of the branch if that is finished.
-pub type Found = (String, Option<String>);
+/// The state of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The digest of its tree.
+    pool: String,
+    /// That of the branch, if it is finished.
+    branch: Option<String>,
+    /// The number of snapshots, without those of branches.
+    snapshots: usize,
+}
 
 /// A part of the tree of the pool.
 const POOL: &str = "mkdir /d; create /a; write /a 0 5000; create /d/b; write /d/b 0 100; symlink /l 30; \
@@ -122,6 +128,7 @@ fn digest_of_branch<M: Medium>(medium: &M) -> Result<Option<String>, String> {
 /// Recovers a pool, and removes its branches.
 fn state(image: &CrashImage) -> Result<Found, String> {
     Bpfs.check(image)?;
+    snapshots::judge(image)?;
     let pool = mount(image, DurabilityMode::default())?;
     let found = digest(&pool)?;
     drop(pool);
@@ -145,7 +152,21 @@ fn state(image: &CrashImage) -> Result<Found, String> {
     if !bpfs::branches(image).map_err(text)?.is_empty() {
         return Err("a branch stays".to_owned());
     }
-    Ok((found, branch))
+    // What is free here, no snapshot has.
+    fill(&pool)?;
+    drop(pool);
+    snapshots::judge(image)?;
+    Ok(Found { pool: found, branch, snapshots: snapshots::names(image)?.len() })
+}
+
+/// Writes to all free blocks of a pool.
+fn fill<M: Medium>(pool: &Pool<'_, M>) -> Result<(), String> {
+    run(pool, "create /fill")?;
+    let file = pool.peek(ROOT, b"fill").map_err(text)?.ino;
+    for bytes in [64 << 10, 4 << 10] {
+        while pool.append(file, &vec![0xee; bytes]).is_ok() {}
+    }
+    run(pool, "unlink /fill")
 }
 
 /// The state of a pool before a command, besides its tree.
@@ -154,8 +175,12 @@ enum Before {
     Nothing,
     /// The branch, which has changed.
     Branch,
-    /// The snapshot, since which the pool has changed.
+    /// A snapshot, since which the pool has changed.
     Snapshot,
+    /// The branch, which has changed, and a snapshot of the pool's tree.
+    BranchBesideSnapshot,
+    /// The tree of the branch, and a snapshot of the one before.
+    Committed,
 }
 
 /// A command.
@@ -163,29 +188,40 @@ struct BranchCommand {
     name: &'static str,
     before: Before,
     run: fn(&Pool<'_, Recorded>, &Recorded) -> Result<(), String>,
-    /// Returns what the pool is afterwards, from its own digest and that of the branch; and from
-    /// its bytes.
-    done: fn(String, String, &[u8]) -> Result<Found, String>,
+    /// Returns what the pool is afterwards, from what it was and its bytes.
+    done: fn(Found, &[u8]) -> Result<Found, String>,
 }
 
-const COMMANDS: [BranchCommand; 5] = [
+const COMMANDS: [BranchCommand; 7] = [
     BranchCommand {
         name: "create a branch",
         before: Before::Nothing,
         run: |pool, _| create(pool).map_err(text),
-        done: |pool, _, _| Ok((pool.clone(), Some(pool))),
+        done: |before, _| Ok(Found { branch: Some(before.pool.clone()), ..before }),
     },
     BranchCommand {
         name: "commit a branch",
         before: Before::Branch,
-        run: |pool, _| pool.commit_branch(NAME, Some(&base_of_branch(NAME))).map_err(text),
-        done: |_, branch, _| Ok((branch, None)),
+        run: |pool, _| commit(pool),
+        done: |before, _| Ok(committed(before)),
+    },
+    BranchCommand {
+        name: "commit a branch beside a snapshot",
+        before: Before::BranchBesideSnapshot,
+        run: |pool, _| commit(pool),
+        done: |before, _| Ok(committed(before)),
+    },
+    BranchCommand {
+        name: "create a snapshot after a commit",
+        before: Before::Committed,
+        run: |pool, _| pool.create_snapshot(&format!("1-{}", digest(pool)?)).map_err(text),
+        done: |before, _| Ok(Found { snapshots: 2, ..before }),
     },
     BranchCommand {
         name: "discard a branch",
         before: Before::Branch,
         run: discard,
-        done: |pool, _, _| Ok((pool, None)),
+        done: |before, _| Ok(Found { branch: None, ..before }),
     },
     BranchCommand {
         name: "clone a directory",
@@ -194,37 +230,52 @@ const COMMANDS: [BranchCommand; 5] = [
             let to = (ROOT, &b"copy"[..]);
             pool.copy_tree(&TreeSource::Dir(wide(pool)?), to).map(drop).map_err(text)
         },
-        done: |_, _, bytes| {
+        done: |before, bytes| {
             // By ordinary calls.
             let image = CrashImage::of(bytes.to_vec());
             let pool = mount(&image, DurabilityMode::default())?;
             let from = wide(&pool)?;
             clone_tree(&pool, from, (ROOT, b"copy"), 1, &mut |_| true).map_err(text)?;
-            Ok((digest(&pool)?, None))
+            Ok(Found { pool: digest(&pool)?, ..before })
         },
     },
     BranchCommand {
         name: "roll back",
         before: Before::Snapshot,
-        run: |pool, _| roll_back(pool).map_err(text),
-        done: |_, _, bytes| {
+        run: |pool, medium| roll_back(pool, &snapshot_name(medium)?).map_err(text),
+        done: |before, bytes| {
             let image = CrashImage::of(bytes.to_vec());
             let options = MountOptions {
                 read_only: true,
-                snapshot: Some(SNAPSHOT.to_owned()),
+                snapshot: Some(snapshot_name(&image)?),
                 ..mounted::mount_options()
             };
             let snapshot = bpfs::Bpfs::mount(Sited(&image), &options).map_err(text)?;
-            Ok((digest(&snapshot)?, None))
+            Ok(Found { pool: digest(&snapshot)?, ..before })
         },
     },
 ];
 
-/// Goes back to the snapshot, as `keepstone snapshot rollback` does in a pool that is used.
-fn roll_back<M: Medium>(pool: &Pool<'_, M>) -> vfs::Result<()> {
+/// Commits the branch, as `keepstone branch commit` does.
+fn commit<M: Medium>(pool: &Pool<'_, M>) -> Result<(), String> {
+    pool.commit_branch(NAME, Some(&base_of_branch(NAME))).map_err(text)
+}
+
+/// Returns what a pool is after the commit of its branch.
+fn committed(before: Found) -> Found {
+    Found { pool: before.branch.unwrap_or_default(), branch: None, ..before }
+}
+
+/// Returns the name of the only snapshot.
+fn snapshot_name(medium: &impl Medium) -> Result<String, String> {
+    snapshots::names(medium)?.pop().ok_or_else(|| "no snapshot".to_owned())
+}
+
+/// Goes back to a snapshot, as `keepstone snapshot rollback` does in a pool that is used.
+fn roll_back<M: Medium>(pool: &Pool<'_, M>, snapshot: &str) -> vfs::Result<()> {
     let dir = pool.branches_dir(true)?.ok_or(Errno::NOENT)?;
     let unfinished = base_of_branch(NAME);
-    pool.copy_tree(&TreeSource::Snapshot(SNAPSHOT), (dir, unfinished.as_bytes()))?;
+    pool.copy_tree(&TreeSource::Snapshot(snapshot), (dir, unfinished.as_bytes()))?;
     pool.commit_branch(&unfinished, None)
 }
 
@@ -234,9 +285,14 @@ fn wide(fs: &dyn FileSystem) -> Result<Ino, String> {
 }
 
 /// Returns the operations that make the pool. The directory `w` has more inodes than there are
-/// slots left, and two blocks of entries.
-fn ops_of_pool() -> String {
-    let files: String = (0..33).map(|i| format!("create /w/{i:0100}; ")).collect();
+/// slots left, and two blocks of entries; beside a snapshot it has a leaf of the inode file for
+/// itself, which a branch leaves shared.
+fn ops_of_pool(before: Before) -> String {
+    let files = match before {
+        Before::Nothing | Before::Branch | Before::Snapshot => 33,
+        Before::BranchBesideSnapshot | Before::Committed => 2 * INODES_PER_BLOCK,
+    };
+    let files: String = (0..files).map(|i| format!("create /w/{i:0100}; ")).collect();
     format!(
         "{POOL}; mkdir /w; link /a /w/a; link /s /w/s; link /s /w/again; symlink /w/l 20; {files} mkdir /w/d"
     )
@@ -244,21 +300,26 @@ fn ops_of_pool() -> String {
 
 /// Returns the pool before a command.
 fn pool_before(before: Before) -> Result<Vec<u8>, String> {
-    let ops = parse(&ops_of_pool()).map_err(text)?;
+    let ops = parse(&ops_of_pool(before)).map_err(text)?;
     let base = Base::build(&Bpfs, "branches", POOL_BYTES, ops)?;
     let image = CrashImage::of(base.bytes);
     let pool = mount(&image, DurabilityMode::default())?;
+    if !matches!(before, Before::Nothing | Before::Branch) {
+        snapshots::create(&pool, &image)?;
+    }
     match before {
         Before::Nothing => drop(pool),
-        Before::Branch => {
+        Before::Snapshot => run(&pool, CHANGES)?,
+        Before::Branch | Before::BranchBesideSnapshot | Before::Committed => {
             create(&pool).map_err(text)?;
             let branch = bpfs::Branch::<Sited<&CrashImage>>::open(pool, NAME).map_err(text)?;
             run(&branch, CHANGES)?;
         }
-        Before::Snapshot => {
-            pool.create_snapshot(SNAPSHOT).map_err(text)?;
-            run(&pool, CHANGES)?;
-        }
+    }
+    if before == Before::Committed {
+        commit(&mount(&image, DurabilityMode::default())?)?;
+        // A pool of one process is opened again after a commit.
+        clean(&mount(&image, DurabilityMode::default())?, &image)?;
     }
     let mut bytes = vec![0; POOL_BYTES as usize];
     image.read(0, &mut bytes);
@@ -291,10 +352,7 @@ fn check_without_crashes() -> Result<(), String> {
     let before = digest(&pool)?;
     create(&pool).map_err(text)?;
     discard(&pool, &image)?;
-    run(&pool, "create /fill")?;
-    let fill = pool.peek(ROOT, b"fill").map_err(text)?.ino;
-    while pool.append(fill, &[0xee; 4096]).is_ok() {}
-    run(&pool, "unlink /fill")?;
+    fill(&pool)?;
     if digest(&pool)? != before {
         return Err("a branch that was discarded has taken a part of the pool".to_owned());
     }
@@ -319,8 +377,7 @@ pub fn command_runs() -> Result<Vec<CommandRun<Found>>, String> {
                 // In `ordered`, this makes the last operation durable.
                 pool.sync().map_err(text)
             })?;
-            let (pool, branch) = before.clone();
-            let done = done(pool, branch.unwrap_or_default(), &bytes)?;
+            let done = done(before.clone(), &bytes)?;
             runs.push(CommandRun {
                 name: format!("{name}, {mode}"),
                 bytes,

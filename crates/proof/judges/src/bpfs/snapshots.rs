@@ -42,12 +42,14 @@ pub(super) fn digest(fs: &dyn FileSystem) -> Result<String, String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// Returns the names of the complete snapshots on a medium, in the order of their creation. (The
-/// clock starts again in each mount, so their times do not show the order.)
-fn names(medium: &impl Medium) -> Result<Vec<String>, String> {
+/// Returns the names of the complete snapshots on a medium, in the order of their creation, without
+/// those that belong to branches. (The clock starts again in each mount, so their times do not show
+/// the order.)
+pub(super) fn names(medium: &impl Medium) -> Result<Vec<String>, String> {
     let all = bpfs::snapshots(medium).map_err(text)?;
     let complete = all.into_iter().filter(|snapshot| !snapshot.is_incomplete);
     let mut names: Vec<_> = complete.map(|snapshot| snapshot.name).collect();
+    names.retain(|name| number(name).is_some());
     names.sort_by_key(|name| number(name));
     Ok(names)
 }
@@ -58,7 +60,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Checks that each snapshot on a medium shows the tree whose digest is in its name.
-fn judge(medium: &impl Medium) -> Result<(), String> {
+pub(super) fn judge(medium: &impl Medium) -> Result<(), String> {
     for name in names(medium)? {
         let options = MountOptions {
             read_only: true,
@@ -78,18 +80,18 @@ fn judge(medium: &impl Medium) -> Result<(), String> {
     Ok(())
 }
 
-impl<M: Medium> Snapshots<'_, M> {
-    /// Makes a snapshot, if the pool has room for one.
-    fn create(&self) -> Result<(), String> {
-        let names = names(self.medium)?;
-        let last = names.last().and_then(|name| number(name));
-        let name = format!("{}-{}", last.map_or(0, |last| last + 1), digest(&self.pool)?);
-        match self.pool.create_snapshot(&name) {
-            Ok(()) | Err(Errno::NOSPC) => Ok(()),
-            Err(e) => Err(text(e)),
-        }
+/// Makes a snapshot, if the pool has room for one.
+pub(super) fn create<M: Medium>(pool: &bpfs::Bpfs<Sited<&M>>, medium: &M) -> Result<(), String> {
+    let names = names(medium)?;
+    let last = names.last().and_then(|name| number(name));
+    let name = format!("{}-{}", last.map_or(0, |last| last + 1), digest(pool)?);
+    match pool.create_snapshot(&name) {
+        Ok(()) | Err(Errno::NOSPC) => Ok(()),
+        Err(e) => Err(text(e)),
     }
+}
 
+impl<M: Medium> Snapshots<'_, M> {
     /// Deletes the oldest snapshot, if the pool has any.
     fn delete(&self) -> Result<(), String> {
         match names(self.medium)?.first() {
@@ -142,7 +144,7 @@ impl<M: Medium> FileSystem for Snapshots<'_, M> {
 
     fn sync(&self) -> vfs::Result<()> {
         // This makes durable what an operation has left.
-        expected(self.create())?;
+        expected(create(&self.pool, self.medium))?;
         self.pool.sync()
     }
 
@@ -317,14 +319,14 @@ const COMMANDS: [PoolCommand; 8] = [
     PoolCommand {
         name: "create the first",
         earlier: Earlier::Nothing,
-        run: create,
+        run: mount_and_create,
         done: (1, true),
         then: None,
     },
     PoolCommand {
         name: "create",
         earlier: Earlier::OfFew,
-        run: create,
+        run: mount_and_create,
         done: (2, true),
         then: None,
     },
@@ -375,7 +377,7 @@ const COMMANDS: [PoolCommand; 8] = [
     },
 ];
 
-fn create(medium: &Recorder<CrashImage>) -> Result<(), pool::Error> {
+fn mount_and_create(medium: &Recorder<CrashImage>) -> Result<(), pool::Error> {
     let pool = bpfs::Bpfs::mount(Sited(medium), &mounted::mount_options())?;
     Ok(pool.create_snapshot(&format!("1-{}", digest(&pool).unwrap_or_default()))?)
 }
