@@ -265,13 +265,13 @@ fn is_stale(answer: &Result<Value>) -> bool {
 }
 
 /// A server's process.
-struct Server {
+struct AnsweringServer {
     pid: Pid,
     handle: OwnedFd,
 }
 
 /// Returns the process that answered, if it is visible from here.
-fn server_of(stats: &Value) -> Option<Server> {
+fn server_of(stats: &Value) -> Option<AnsweringServer> {
     let pid: i32 = stats["pid"].as_u64()?.try_into().ok()?;
     let pid = Pid::from_raw(pid)?;
     let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
@@ -281,12 +281,12 @@ fn server_of(stats: &Value) -> Option<Server> {
     let file = std::env::current_exe().ok()?;
     let own = file.file_name()?.as_encoded_bytes();
     let shown = &own[..own.len().min(COMM_BYTES_MAX)];
-    (name.trim_ascii_end() == shown).then_some(Server { pid, handle })
+    (name.trim_ascii_end() == shown).then_some(AnsweringServer { pid, handle })
 }
 
 /// Waits for the end of a server; returns whether it has ended. A server that saves its pool may
 /// take as long as it needs, unless it is stopped.
-fn wait_for(server: &Server, save: Option<&str>, json: bool) -> Result<bool> {
+fn wait_for(server: &AnsweringServer, save: Option<&str>, json: bool) -> Result<bool> {
     let begun = Instant::now();
     let interval = Timespec { tv_sec: LINE_EVERY.as_secs() as i64, tv_nsec: 0 };
     loop {
