@@ -195,3 +195,14 @@ fn commands_say_first_what_they_cannot_do() {
     let help = Command::new(env!("CARGO_BIN_EXE_keepstone")).arg("--help").stdout(full).status();
     assert_eq!(help.unwrap().code(), Some(1));
 }
+
+#[test]
+fn a_name_ends_no_line_of_a_list() {
+    let s = Sandbox::mounted(&[]);
+    s.ok(["snapshot", "create", s.dir_str(), "before"]);
+    fs::create_dir(s.path("a\n- ")).unwrap();
+    fs::write(s.path("a\n- /shadow"), "").unwrap();
+    let told = s.ok(["snapshot", "diff", s.dir_str(), "before"]);
+    assert_eq!(told, "+ /a\\n- \n+ /a\\n- /shadow\n");
+    s.umount();
+}
