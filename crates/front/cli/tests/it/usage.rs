@@ -12,6 +12,10 @@ use serde_json::Value;
 use crate::attach::Cached;
 use crate::common::Sandbox;
 
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
 fn text_of(output: &std::process::Output) -> String {
     [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text)).concat()
 }
@@ -181,12 +185,6 @@ fn commands_say_first_what_they_cannot_do() {
     let s = Sandbox::formatted();
     let sent = s.run(["send", &format!("{}@none", s.pool_str())]);
     assert!(!sent.status.success() && sent.stdout.is_empty(), "{sent:?}");
-    let cache = s.outside("cache");
-    let cache = cache.to_str().unwrap();
-    s.ok(["mkfs", cache, "--size", "64M", "--cache"]);
-    let exported = s.run(["export", cache]);
-    assert!(!exported.status.success() && exported.stdout.is_empty(), "{exported:?}");
-    assert!(text_of(&exported).contains("the directory"), "{exported:?}");
     let told = s.fails(["mount", "-o", "ro,direct", s.pool_str(), s.dir_str()], 1);
     assert!(told.contains("read-only"), "{told}");
     // 1 would mean that problems were found.
@@ -205,4 +203,29 @@ fn a_name_ends_no_line_of_a_list() {
     let told = s.ok(["snapshot", "diff", s.dir_str(), "before"]);
     assert_eq!(told, "+ /a\\n- \n+ /a\\n- /shadow\n");
     s.umount();
+}
+
+/// Changes in the pool of a cache can be saved although the cached directory is lost.
+#[test]
+fn what_a_cache_has_can_be_exported() {
+    let cached = Cached::new();
+    let (pool, data) = (cached.pool(), cached.data());
+    fs::create_dir_all(data.join("unread/below")).unwrap();
+    fs::write(data.join("unread/below/file"), "below").unwrap();
+    fs::create_dir(data.join("read")).unwrap();
+    fs::write(data.join("read/old"), "below").unwrap();
+    cached.attach(&["--max-age", "3600"]);
+    fs::write(data.join("read/new"), "changed").unwrap();
+    crate::common::kill_server_of(&cached.status());
+    let archive = cached.base.path().join("archive");
+    let exported = cached.run(&["export", text(&pool), "--output", text(&archive)]);
+    assert_eq!(exported.status.code(), Some(1), "{exported:?}");
+    let told = text_of(&exported);
+    for part in ["read/old: not in the pool", "unread/: not in the pool", "are not in the archive"]
+    {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let listed = crate::common::tool("tar", &["-tf", text(&archive)]);
+    assert_eq!(listed.lines().collect::<Vec<_>>(), ["./", "./read/", "./read/new", "./unread/"]);
+    cached.detach();
 }
