@@ -22,7 +22,9 @@
 //!   call that needed it makes a use. The reads of write-back are no uses.
 //! - evict-E6: the root keeps its names, which every path needs. So does a directory to which a
 //!   process has a reference: its cookies would lead elsewhere. A program that lists a directory
-//!   over several calls without a reference may miss names, or see them twice.
+//!   over several calls without a reference may miss names, or see them twice. The kernel has
+//!   references to all that it remembers. If nothing else can go, a run makes it forget what no
+//!   process uses ([`Loading::when_full`]), and waits for these references a limited time.
 //! - evict-E7: a directory whose load was interrupted may lose its names, but that is no success.
 //!   Otherwise a directory that is larger than the pool would be loaded for ever.
 //! - evict-E8: content that was loaded since the last run does not count as room for a call: the
@@ -45,7 +47,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 use vfs::{ABSENT, Attr, Backed, Errno, FileKind, Ino, ROOT, Result, StatFs};
 
 /// Bytes of a file that are evicted together.
@@ -57,6 +60,9 @@ const STEP: u64 = 1 << 20;
 /// Most inodes, and bytes of content, that a step of the walk looks at before it stops.
 const WALK_INODES: usize = 1024;
 const WALK_BYTES: u64 = 256 << 20;
+/// Looks for directories that the kernel has forgotten, and the time between two.
+const FORGET_LOOKS: u32 = 50;
+const FORGET_PAUSE: Duration = Duration::from_millis(10);
 
 /// The options of eviction.
 #[derive(Clone, Debug)]
@@ -289,6 +295,8 @@ pub(crate) struct Evict {
     /// The number of runs that have ended.
     ended: AtomicU64,
     counts: EvictCounts,
+    /// Makes the kernel forget what no process uses ([`Loading::when_full`]).
+    forget: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Evict {
@@ -297,7 +305,14 @@ impl Evict {
         let order = Order { policy, marks, extents: BTreeMap::new(), hand: 0, entered: 0, runs: 0 };
         let turn = EvictTurn { last: Ok(false), is_keeping: false, unmet: None };
         let (order, turn) = (Mutex::new(order), Mutex::new(turn));
-        Self { options, order, turn, ended: AtomicU64::new(0), counts: EvictCounts::default() }
+        Self {
+            options,
+            order,
+            turn,
+            ended: AtomicU64::new(0),
+            counts: EvictCounts::default(),
+            forget: OnceLock::new(),
+        }
     }
 }
 
@@ -426,7 +441,29 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if run.freed - run.fresh < least {
             self.evict_directories(run.fresh + least, &mut run);
         }
+        if run.freed == 0 && !run.has_names && run.error.is_none() {
+            self.evict_forgotten(least, &mut run);
+        }
         run
+    }
+
+    /// Sets what makes the kernel forget all that no process uses. It may return before that is
+    /// done, and must not wait for a request of the kernel: a thread that answers one may call it.
+    pub fn when_full(&self, forget: impl Fn() + Send + Sync + 'static) {
+        let _ = self.evict().forget.set(Box::new(forget));
+    }
+
+    /// Makes the kernel forget names, and evicts those of directories (evict-E6).
+    fn evict_forgotten(&self, bytes: u64, run: &mut RoomRun) {
+        let Some(forget) = self.evict().forget.get() else { return };
+        forget();
+        for _ in 0..FORGET_LOOKS {
+            std::thread::sleep(FORGET_PAUSE);
+            self.evict_directories(bytes, run);
+            if run.has_names || run.error.is_some() {
+                return;
+            }
+        }
     }
 
     // --- content --------------------------------------------------------------------------------

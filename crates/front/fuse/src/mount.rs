@@ -10,9 +10,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fuser::{Config, MountOption, Session, SessionACL};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::mount::{
+    FsPickFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_reconfigure, fspick,
+};
 
 pub use rustix::mount::MountFlags;
 
@@ -176,6 +178,20 @@ impl MountPoint {
         let shown = SHOWN.iter().chain(&times).filter(|(_, name)| entry.has_option(name));
         let had = shown.fold(MountFlags::empty(), |all, (flag, _)| all | *flag);
         Ok(rustix::mount::mount_remount(&self.dir, had | flags | MountFlags::BIND, "")?)
+    }
+
+    /// Makes the kernel forget names and inodes that no process uses, if this process may: it
+    /// prunes them when a file system is configured again. Nothing is configured. The kernel writes
+    /// back pages before, so no thread that answers its requests may wait for this.
+    ///
+    /// # Errors
+    /// `EPERM` for other users than root.
+    pub fn forget_unused(&self) -> io::Result<()> {
+        let picked = fspick(CWD, &self.dir, FsPickFlags::FSPICK_CLOEXEC)?;
+        match mount_at(&self.dir)?.is_some_and(|entry| entry.device == self.device) {
+            true => Ok(fsconfig_reconfigure(&picked)?),
+            false => Ok(()),
+        }
     }
 
     /// Returns the major and minor number of the mounted file system's device.

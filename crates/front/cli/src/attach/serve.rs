@@ -3,6 +3,7 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -10,7 +11,9 @@ use ::pool::DurabilityMode;
 use anyhow::{Context as _, Result, anyhow, bail};
 use backing::{Change, Reach, Watch};
 use eviction::PolicyKind;
-use fuse::{Caching, Invalidator, MountFlags, OpCounters, Server, ServerOptions, StopSignals};
+use fuse::{
+    Caching, Invalidator, MountFlags, MountPoint, OpCounters, Server, ServerOptions, StopSignals,
+};
 use pmcache::{EvictOptions, KeptSide, Loading};
 use pmem::Medium as _;
 use rustix::io::Errno;
@@ -113,6 +116,7 @@ pub fn run(
         format!("{}: cannot mount; `keepstone doctor` may know why", ready.mount)
     })?;
     mount::end_on_signal(stop, mounted.mount_point());
+    make_room_for_names(&cache, mounted.mount_point());
     let weak = Arc::downgrade(&engine);
     drop(engine);
     mount::flags::follow(
@@ -208,6 +212,23 @@ fn follow(cache: &Arc<Tree>, reach: Option<Reach>, kernel: Invalidator) -> Resul
         std::thread::sleep(LOOK_EVERY);
         true
     })
+}
+
+/// Lets eviction make the kernel forget names, by one thread at a time.
+fn make_room_for_names(cache: &Tree, mount_point: MountPoint) {
+    let is_busy = Arc::new(AtomicBool::new(false));
+    cache.when_full(move || {
+        if is_busy.swap(true, Relaxed) {
+            return;
+        }
+        let (mount_point, is_busy) = (mount_point.clone(), is_busy.clone());
+        std::thread::spawn(move || {
+            if let Err(err) = mount_point.forget_unused() {
+                tracing::warn!("the pool is full of names that the kernel remembers: {err}");
+            }
+            is_busy.store(false, Relaxed);
+        });
+    });
 }
 
 /// Makes the kernel forget what a change concerns, or everything that the pool has.

@@ -575,3 +575,28 @@ fn neither_a_run_nor_a_status_looks_at_all_inodes() {
     assert_eq!(walks(), before);
     tree.detach();
 }
+
+/// The kernel remembers all names that a program has met, and the pool cannot hold them.
+#[test]
+fn a_pool_smaller_than_the_names_shows_all_of_them() {
+    let tree = Tree::new("4M");
+    let names = || (0..150).map(|name| format!("{name:040}"));
+    for dir in 0..150 {
+        let dir = tree.below(&format!("{dir}"));
+        fs::create_dir(&dir).unwrap();
+        names().for_each(|name| fs::write(dir.join(name), "").unwrap());
+    }
+    tree.attach(&[]);
+    for _ in 0..2 {
+        let mut found = 0;
+        for dir in fs::read_dir(tree.mount("")).unwrap() {
+            for file in fs::read_dir(dir.unwrap().path()).unwrap() {
+                found += u32::from(file.unwrap().metadata().unwrap().is_file());
+            }
+        }
+        assert_eq!(found, 150 * 150);
+        fs::create_dir(tree.mount("new")).unwrap();
+        fs::remove_dir(tree.mount("new")).unwrap();
+    }
+    tree.detach();
+}
