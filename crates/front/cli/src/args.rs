@@ -519,7 +519,7 @@ pub struct CheckArgs {
 /// `keepstone stats`
 #[derive(Debug, Args)]
 pub struct StatsArgs {
-    /// The mount point of a pool.
+    /// The mount point of a pool; or the pool: its path, UUID=… or LABEL=….
     pub dir: PathBuf,
     /// Print in Prometheus' text format.
     #[arg(long)]

@@ -13,6 +13,11 @@ pub enum Error {
     /// damaged at the start.
     #[error("holds a pool that cannot be opened: {0}")]
     Unusable(String),
+    /// The pool has no such snapshot.
+    #[error(
+        "has no snapshot or branch `{0}`; `keepstone snapshot list` and `keepstone branch list` show those it has"
+    )]
+    NoSnapshot(String),
     /// The region cannot hold a pool.
     #[error("cannot format: {0}")]
     Unformattable(String),

@@ -179,7 +179,11 @@ impl MountPlan {
                 "--create, --size, --restore and --save are for pools, not for snapshots and branches"
             );
         }
-        Ok(Self { pool, part, dir: absolute_dir(dir)?, options })
+        let dir = absolute_dir(dir)?;
+        if dir.metadata().is_ok_and(|found| !found.is_dir()) {
+            bail!("{}: is not a directory; a pool is mounted on one", dir.display());
+        }
+        Ok(Self { pool, part, dir, options })
     }
 
     /// Returns the path of the server's log.

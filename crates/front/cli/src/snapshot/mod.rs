@@ -177,8 +177,7 @@ pub fn check_layout(path: &Path) -> Result<()> {
     let shown = path.display();
     if info.layout != engines::Layout::Bpfs.name() {
         bail!(
-            "{shown}: a pool of the layout {} overwrites files in place, so it cannot keep an older state; only pools \
-             of bpfs have snapshots",
+            "{shown}: a pool of the layout {} cannot keep an older state; only pools of bpfs have snapshots",
             info.layout
         );
     }

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use regex::Regex;
+
 /// Longest file of source, in lines.
 const LINES_MAX: usize = 800;
 /// Longest line of a comment or text, in characters; tables have lines of any length, and code has
