@@ -82,8 +82,8 @@ Example: keepstone bench run tmpfs pool dir:/var/tmp --quick
 Times are of use only relative to those of the peers in the same run.
 
 The commands from `engine` to `misses` have two more options. --dram: pools in DRAM are not \
-flushed, as by `run`; without it, DRAM is used as if it were persistent memory. --strict: the exit \
-status is 1 if a row misses its target."
+flushed, as by `run`; without it, DRAM is used as if it were persistent memory. --strict: the \
+exit status is 1 if a row misses its target."
 )]
 struct Cli {
     /// Print results as JSON on stdout.

@@ -104,7 +104,11 @@ fn parent(path: &Path) -> &Path {
 /// Names the user that may open a file, or make one in its directory.
 fn refused(path: &Path) -> String {
     let of = |path: &Path| path.metadata().map(|found| (found.uid(), found.mode() & 0o7777));
+    let own = rustix::process::geteuid().as_raw();
     match (of(path), of(parent(path))) {
+        (Ok((user, mode)), _) if user == own => format!(
+            "; it belongs to this user (mode {mode:04o}): `chmod u+rw`, or `lsattr` if that is set"
+        ),
         (Ok((user, mode)), _) => format!(
             "; it belongs to user {user} (mode {mode:04o}): run this as that user, or give the file \
              a group of yours and mode 660 (`chgrp`, `chmod`)"

@@ -79,8 +79,9 @@ Example: keepstone trim /mnt
 
 The server of a mount does so by itself: for huge pages of 2 MiB that have been free for ten \
 seconds, and after twenty seconds for pieces of 64 KiB, of huge pages that are mostly free. It \
-keeps some free space for new files. This command gives back all free space, also while programs use the pool. It takes the place \
-of fstrim(8): the kernel does not pass FITRIM on to FUSE file systems.")]
+keeps some free space for new files. This command gives back all free space, also while programs \
+use the pool. It takes the place of fstrim(8): the kernel does not pass FITRIM on to FUSE file \
+systems.")]
     Trim(PoolArgs),
     /// Make a pool larger or smaller; a thin one also while programs use it.
     #[command(after_help = "\
@@ -108,8 +109,8 @@ scmfs, files are copied.")]
 Example: keepstone clone-pool /dev/shm/pool /var/backups/pool --label backup
 
 Holes of a thin pool take no space in the copy. A copy made by other means has the UUID of its \
-pool: while one of the two is mounted, the other can only be mounted read-only. The snapshots of the pool are in the \
-copy, too.")]
+pool: while one of the two is mounted, the other can only be mounted read-only. The snapshots of \
+the pool are in the copy, too.")]
     ClonePool(ClonePoolArgs),
     /// Write a pool that is not in use, or a snapshot of any pool, to a tar archive.
     #[command(after_help = "\
@@ -253,10 +254,10 @@ Example: keepstone run --stats -- git clone /srv/project /mnt/project
 
 Serves mounted pools to CMD and all programs that it starts. Programs and pools that cannot be \
 served (static programs, for example, or a pool mounted with -o exclusive) use the mount: the \
-same files, only slower. A notice at the start names each mount that cannot be served. When CMD \
-ends (not by a signal), a line on stderr reports if less than 90 % of calls or bytes on pools \
-were served, and why. --explain lists files and programs, --quiet prints nothing. \
-KEEPSTONE_DEBUG=1 prints messages of each process on stderr.
+same files, only slower. A notice at the start names each mount, and each directory of --direct, \
+that cannot be served. When CMD ends (not by a signal), a line on stderr reports if less than 90 \
+% of calls or bytes on pools were served, and why. --explain lists files and programs, --quiet \
+prints nothing. KEEPSTONE_DEBUG=1 prints messages of each process on stderr.
 
 CMD maps the pool, and keeps it mapped when it drops its privileges without executing another \
 program (docs/SEMANTICS.md).

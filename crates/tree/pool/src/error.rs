@@ -15,7 +15,7 @@ pub enum Error {
     Unusable(String),
     /// The pool has no such snapshot.
     #[error(
-        "has no snapshot or branch `{0}`; `keepstone snapshot list` and `keepstone branch list` show those it has"
+        "there is no snapshot or branch `{0}`; `keepstone snapshot list` and `keepstone branch list` show all"
     )]
     NoSnapshot(String),
     /// The region cannot hold a pool.
@@ -30,7 +30,7 @@ pub enum Error {
     Memory(#[from] std::io::Error),
     /// The state that processes share could not be created or opened.
     #[error("cannot share the pool with other processes: {0}")]
-    Shared(#[source] std::io::Error),
+    Shared(std::io::Error),
     /// The pool has no room for the state that opening it needs.
     #[error("{0}")]
     Errno(#[from] Errno),

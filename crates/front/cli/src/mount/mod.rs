@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::MountArgs;
 use crate::background::notify_ready;
 use crate::pool::{self, DomainReport};
-use crate::{busy, output, size, utab};
+use crate::{busy, output, size, snapshot, utab};
 use options::Options;
 
 pub use background::log_of;
@@ -60,7 +60,11 @@ impl PoolPart {
     fn find(pool: &Path, name: String) -> Result<Self> {
         let branches = engines::branches(&pool::open_to_look(pool)?)?;
         let is_branch = branches.iter().any(|branch| branch.name == name && branch.is_finished);
-        Ok(if is_branch { Self::Branch(name) } else { Self::Snapshot(name) })
+        if is_branch {
+            return Ok(Self::Branch(name));
+        }
+        snapshot::check_layout(pool)?;
+        Ok(Self::Snapshot(name))
     }
 
     fn name(&self) -> &str {

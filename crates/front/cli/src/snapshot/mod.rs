@@ -35,10 +35,10 @@ Example: keepstone snapshot create /dev/shm/pool monday
          keepstone mount /dev/shm/pool@monday /mnt/monday
 
 The snapshot has what all calls had done that returned before it, and nothing half. Programs wait \
-for less than a millisecond per million files. All is shared with the pool, so a snapshot takes no \
-space until the pool changes. Stores through mmap that the kernel has not \
-written back are not in it: call `sync` before. With --keep, older snapshots are deleted \
-afterwards, as by `snapshot prune`.")]
+for less than a millisecond per million files. All is shared with the pool, so a snapshot takes \
+no space until the pool changes. Stores through mmap that the kernel has not written back are not \
+in it: call `sync` before. With --keep, older snapshots are deleted afterwards, as by `snapshot \
+prune`.")]
     Create(CreateArgs),
     /// List the snapshots of a pool, the oldest first.
     #[command(after_help = "Example: keepstone snapshot list /mnt --space")]

@@ -116,6 +116,9 @@ fn sizes_that_no_pool_can_have_are_wrong_usage() {
         let refused = s.fails(["resize", s.pool_str(), size], 2);
         assert!(refused.contains("256 KiB and at most 16 TiB less 4 KiB"), "{refused}");
     }
+    assert!(s.ok(["info", s.pool_str()]).contains("resizable   up to"));
+    let refused = s.fails(["bdev", "grow", s.pool_str(), "--size", "128M"], 1);
+    assert!(refused.contains("`keepstone resize` gives it another size"), "{refused}");
     let other = s.outside("other");
     let mkfs = ["mkfs", other.to_str().unwrap(), "--size", "64M"];
     for (options, why) in [
@@ -154,10 +157,13 @@ fn a_missing_snapshot_is_not_a_damaged_pool() {
         &["snapshot", "diff", s.pool_str(), "typo"],
     ] {
         let refused = s.fails(args, 1);
-        assert!(refused.contains("has no snapshot"), "{refused}");
+        assert!(refused.contains("no snapshot"), "{refused}");
         assert!(refused.contains("`keepstone snapshot list"), "{refused}");
         assert!(!refused.contains("cannot be opened"), "{refused}");
     }
+    s.ok(["mkfs", s.pool_str(), "--cache", "--force"]);
+    let refused = s.fails(["mount", &name, s.dir_str()], 1);
+    assert!(refused.contains("a cache has no snapshots"), "{refused}");
 }
 
 #[test]
