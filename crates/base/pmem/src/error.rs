@@ -107,7 +107,8 @@ fn refused(path: &Path) -> String {
     let own = rustix::process::geteuid().as_raw();
     match (of(path), of(parent(path))) {
         (Ok((user, mode)), _) if user == own => format!(
-            "; it belongs to this user (mode {mode:04o}): `chmod u+rw`, or `lsattr` if that is set"
+            "; it belongs to this user (mode {mode:04o}): try `chmod u+rw`; `lsattr` shows whether it \
+             is immutable"
         ),
         (Ok((user, mode)), _) => format!(
             "; it belongs to user {user} (mode {mode:04o}): run this as that user, or give the file \

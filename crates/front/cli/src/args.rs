@@ -44,7 +44,8 @@ pub enum CliCommand {
     #[command(after_help = "\
 Example: keepstone mount /dev/shm/pool /mnt
 
-In /etc/fstab: /var/lib/pool /mnt fuse.keepstone defaults 0 0
+In /etc/fstab:
+  /var/lib/pool /mnt fuse.keepstone defaults 0 0
 A disk in memory that survives a reboot, as a line of /etc/fstab:
   keepstone:/dev/shm/ram /mnt fuse.keepstone create,size=2G,save=/var/lib/ram.pool,restore=/var/lib/ram.pool 0 0
 The command replaces a mount on DIR whose server has been killed.")]

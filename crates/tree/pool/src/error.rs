@@ -15,7 +15,7 @@ pub enum Error {
     Unusable(String),
     /// The pool has no such snapshot.
     #[error(
-        "there is no snapshot or branch `{0}`; `keepstone snapshot list` and `keepstone branch list` show all"
+        "no snapshot `{0}`, and no branch of this name; `keepstone snapshot list` and `keepstone branch list` show all"
     )]
     NoSnapshot(String),
     /// The region cannot hold a pool.
