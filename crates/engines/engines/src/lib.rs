@@ -120,7 +120,7 @@ impl Layout {
 fn layout(region: &Region) -> Result<Layout, Error> {
     let why = || match region.len() {
         0 => "it is empty".to_owned(),
-        _ => "it starts as no pool does".to_owned(),
+        _ => "it starts as no pool does (nor do disks of `keepstone bdev`)".to_owned(),
     };
     Layout::of(region).ok_or_else(|| Error::NotAPool(why()))
 }

@@ -165,6 +165,15 @@ fn open_log(log: &Path) -> Result<File> {
     options.open(log).with_context(|| format!("{}: cannot open the log", log.display()))
 }
 
+/// Writes a file that only this user can read.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    let shown = || path.display().to_string();
+    let mut options = OpenOptions::new();
+    options.create(true).write(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let mut file = options.open(path).with_context(shown)?;
+    file.write_all(bytes).with_context(shown)
+}
+
 /// Repeats `step` in a thread for as long as `of` exists: after `pause` if the step returned that
 /// there is more to do, else after `every`.
 pub fn maintain<T: ?Sized + Send + Sync + 'static>(

@@ -16,6 +16,13 @@ use crate::shown;
 /// Most users that a message names.
 const USERS_MAX: usize = 5;
 
+/// Returns whether a process is stopped.
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(')').and_then(|(_, fields)| fields.trim_start().chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
 /// Describes the processes that have a lock on `pool`, with a remedy for each; for servers, also
 /// the mount point. Processes in other PID namespaces are not visible.
 pub fn holders(pool: &Path) -> Vec<String> {
@@ -37,18 +44,12 @@ pub fn is_about_to_be_free(file: &Path) -> bool {
 /// Describes the processes that have a lock on `pool` and are stopped. Other processes may wait for
 /// what they hold.
 pub fn stopped(pool: &Path) -> Vec<String> {
-    let is_stopped = |pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let state =
-            stat.rsplit_once(')').and_then(|(_, fields)| fields.trim_start().chars().next());
-        matches!(state, Some('T' | 't'))
-    };
     let show = |pid: u32| {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let uid = fs::metadata(&process).map_or(0, |found| found.uid());
         format!("{} (pid {pid}, user {uid})", name(&process))
     };
-    pids(pool).filter(is_stopped).map(show).take(USERS_MAX).collect()
+    pids(pool).filter(|pid| is_stopped(*pid)).map(show).take(USERS_MAX).collect()
 }
 
 /// A process that has a pool locked.

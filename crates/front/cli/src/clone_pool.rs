@@ -8,7 +8,9 @@ use serde::Serialize;
 
 use crate::args::ClonePoolArgs;
 use crate::copies::{OwnIdentity, copy_pool};
-use crate::{output, pool};
+use crate::mkfs::check_label;
+use crate::tags::Tag;
+use crate::{output, pool, shown};
 
 #[derive(Serialize)]
 struct Copied {
@@ -20,6 +22,8 @@ struct Copied {
 }
 
 pub fn run(args: &ClonePoolArgs, json: bool) -> Result<ExitCode> {
+    Tag::refuse(&args.copy)?;
+    args.label.as_deref().map_or(Ok(()), check_label)?;
     let from = pool::absolute(&args.pool)?;
     if !from.is_file() {
         bail!("{}: only a pool in a file can be copied", from.display());
@@ -49,7 +53,7 @@ pub fn run(args: &ClonePoolArgs, json: bool) -> Result<ExitCode> {
         say!("{}: a copy of {}", copied.copy.display(), copied.pool.display());
         say!("  UUID   {}", copied.uuid);
         if !copied.label.is_empty() {
-            say!("  label  {}", copied.label);
+            say!("  label  {}", shown::name(&copied.label));
         }
     }
     Ok(ExitCode::SUCCESS)

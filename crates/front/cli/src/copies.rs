@@ -113,13 +113,26 @@ fn temporary_of(to: &Path) -> PathBuf {
     to.with_file_name(format!(".{name}.keepstone"))
 }
 
-/// Writes a new file, which replaces one of that name when it is complete and durable.
+/// Writes a new file, which replaces one of that name, or to which a link of that name leads, when
+/// it is complete and durable. Writes to devices, pipes and the descriptors of `/dev/fd` directly.
 pub fn replace_file<T>(file: &Path, write: impl FnOnce(&File) -> Result<T>) -> Result<T> {
     let failed = || file.display().to_string();
-    let new = NewFile::beside(file).with_context(failed)?;
+    let is_other = file.metadata().is_ok_and(|found| !found.is_file());
+    if is_other || is_descriptor(file) {
+        return write(&File::options().write(true).open(file).with_context(failed)?);
+    }
+    let to = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    let new = NewFile::beside(&to).with_context(failed)?;
     let written = write(new.file())?;
-    new.put(file).with_context(failed)?;
+    new.put(&to).with_context(failed)?;
     Ok(written)
+}
+
+/// Returns whether a path names a descriptor of this process, as `/dev/stdout` and `/dev/fd/3` do.
+fn is_descriptor(file: &Path) -> bool {
+    let of_processes = |path: PathBuf| path.starts_with("/proc");
+    let is_link = file.read_link().is_ok_and(of_processes);
+    is_link || parent_of(file).canonicalize().is_ok_and(of_processes)
 }
 
 /// Copies what is no hole to a new file, which gets the same owner and mode, as far as allowed. The

@@ -91,6 +91,13 @@ fn open(path: &Path, part: Option<&str>) -> Result<Arc<dyn Engine>> {
         return engines::mount_snapshot(region, name, &MountOptions::default())
             .with_context(|| shown.display().to_string());
     }
+    if pool::info(path)?.0.has_backing_store {
+        bail!(
+            "{}: is the pool of a cache, which need not have all contents; archive the directory that \
+             it caches",
+            path.display()
+        );
+    }
     // The lock excludes all users that write to it.
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
     let region = pool::open(path, &options, Access::ReadOnly).context(

@@ -47,10 +47,12 @@ mod top;
 mod trim;
 mod trust;
 mod umount;
+mod unfinished;
 mod utab;
 mod volumes;
 
 use std::ffi::OsString;
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use args::{Cli, CliCommand, RunCommand};
@@ -82,7 +84,10 @@ fn main() -> ExitCode {
                 return ExitCode::from(EXIT_USAGE);
             }
             // fsck(8): 1 means "problems were found", which is not what happened.
-            let failed_check = matches!(cli.command, CliCommand::Check(_));
+            let failed_check = match &cli.command {
+                CliCommand::Bdev { command } => command.is_check(),
+                command => matches!(command, CliCommand::Check(_)),
+            };
             ExitCode::from(if failed_check { check::EXIT_FAILED } else { 1 })
         }
     }
@@ -93,9 +98,14 @@ fn wrong_usage(err: &clap::Error, argv: &[OsString]) -> ! {
     let json = argv.iter().take_while(|word| *word != "--").any(|word| word == "--json");
     if json && err.kind() == clap::error::ErrorKind::DisplayVersion {
         say!("{:#}", serde_json::json!({ "version": env!("CARGO_PKG_VERSION") }));
-        std::process::exit(0);
+        std::process::exit(output::is_lost().into());
     }
-    if json && err.use_stderr() {
+    if !err.use_stderr() {
+        let printed = err.print().and_then(|()| std::io::stdout().flush());
+        let is_lost = printed.is_err_and(|err| err.kind() != ErrorKind::BrokenPipe);
+        std::process::exit(is_lost.into());
+    }
+    if json {
         let text = err.to_string();
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
         let _ = output::json(&serde_json::json!({ "error": first }));

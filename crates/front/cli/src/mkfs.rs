@@ -19,7 +19,8 @@ use serde::Serialize;
 use crate::args::MkfsArgs;
 use crate::output::wrong_usage;
 use crate::pool::{self, DomainReport};
-use crate::{output, signatures, size, trim};
+use crate::tags::Tag;
+use crate::{output, shown, signatures, size, trim};
 
 /// The reason why a pool has no `--max-size`.
 const ONLY_THIN: &str =
@@ -49,6 +50,7 @@ pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
 
 /// Formats a pool.
 pub fn make(args: &MkfsArgs) -> Result<Made> {
+    Tag::refuse(&args.pool)?;
     check_args(args)?;
     let found = look(&args.pool)?;
     let region = match &found {
@@ -119,12 +121,21 @@ fn format(region: &Region, args: &MkfsArgs, is_thin: bool, size: Option<u64>) ->
     Ok(info)
 }
 
-/// Refuses arguments that no pool can have.
-fn check_args(args: &MkfsArgs) -> Result<()> {
-    if args.label.len() > LABEL_MAX {
-        let len = args.label.len();
+/// Refuses a label that is too long, or that a terminal would not simply show.
+pub fn check_label(label: &str) -> Result<()> {
+    let len = label.len();
+    if len > LABEL_MAX {
         return Err(wrong_usage(format!("--label: at most {LABEL_MAX} bytes, this one has {len}")));
     }
+    if label.contains(shown::is_treacherous) {
+        return Err(wrong_usage("--label: no control characters, and none that a terminal hides"));
+    }
+    Ok(())
+}
+
+/// Refuses arguments that no pool can have.
+fn check_args(args: &MkfsArgs) -> Result<()> {
+    check_label(&args.label)?;
     if args.cache && args.layout != Layout::Bpfs {
         let layout = args.layout.name();
         return Err(wrong_usage(format!("--cache: only of the layout bpfs, not of {layout}")));

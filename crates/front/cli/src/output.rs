@@ -48,6 +48,9 @@ pub fn wrong_usage(text: impl Display) -> anyhow::Error {
 /// Longest error message, in bytes. It may quote text of others.
 const ERROR_BYTES_MAX: usize = 8192;
 
+/// Longest value in a table, in bytes. It may be a list of names.
+const VALUE_BYTES_MAX: usize = 1 << 16;
+
 /// Whether output could not be written although its reader still exists.
 static LOST: AtomicBool = AtomicBool::new(false);
 
@@ -123,11 +126,12 @@ pub fn text(value: &Value) -> String {
     }
 }
 
-/// Prints name and value pairs in two columns.
+/// Prints name and value pairs in two columns. A value does not end its line.
 pub fn table<N: AsRef<str>, V: Display>(rows: impl IntoIterator<Item = (N, V)>) {
     let rows: Vec<_> = rows.into_iter().collect();
     let width = rows.iter().map(|(name, _)| name.as_ref().len()).max().unwrap_or(0);
     for (name, value) in rows {
+        let value = shown::line(&value.to_string(), VALUE_BYTES_MAX);
         say!("{:width$}  {value}", name.as_ref());
     }
 }

@@ -40,6 +40,8 @@ pub struct PoolStats {
     pub pid: u32,
     pub version: String,
     pub threads: usize,
+    /// The file that the pool is copied to when it is unmounted.
+    pub save: Option<String>,
 }
 
 /// The statistics that the server publishes.

@@ -24,6 +24,7 @@ use ::pool::PoolInfo;
 use anyhow::{Result, bail};
 use fuse::MountEntry;
 
+use crate::output::wrong_usage;
 use crate::pool;
 
 /// Most names in a directory that a search considers, and most pools that it reads (tags-T3).
@@ -82,9 +83,26 @@ impl Tag {
     /// Finds the path of the only pool with this tag.
     ///
     /// # Errors
-    /// If no pool, or more than one, has the tag.
+    /// If no pool, or more than one, has the tag; [`WrongUsage`](crate::output::WrongUsage) if it
+    /// has no value.
     pub fn find(&self) -> Result<PathBuf> {
+        let (Self::Uuid(value) | Self::Label(value)) = self;
+        if value.is_empty() {
+            return Err(wrong_usage(format!("{self}: names no pool; a value is missing")));
+        }
         self.find_among(candidates(Path::new("/dev/shm"))?)
+    }
+
+    /// Refuses a tag as the name of a new file.
+    pub fn refuse(path: &Path) -> Result<()> {
+        match Self::parse(path) {
+            None => Ok(()),
+            Some(_) => Err(wrong_usage(format!(
+                "{0}: names a pool that exists. Name a new one by its path, and its label by --label; \
+                 a file of this name is ./{0}",
+                path.display()
+            ))),
+        }
     }
 
     fn find_among(&self, candidates: Vec<(PathBuf, Trust)>) -> Result<PathBuf> {

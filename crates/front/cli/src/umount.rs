@@ -24,6 +24,7 @@ use crate::args::UmountArgs;
 use crate::attach::ending::{self, Remainder};
 use crate::busy::LoopDevice;
 use crate::tags::Tag;
+use crate::unfinished::{self, Unfinished};
 use crate::{busy, mount, output, pool, stats, utab};
 
 /// Longest time for a server to report its process ID. A stopped server never answers.
@@ -32,8 +33,11 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Longest name of a process that the kernel shows, in bytes.
 const COMM_BYTES_MAX: usize = 15;
 
-/// Longest time for the server to close the pool, in seconds.
-const SERVER_END_SECONDS_MAX: i64 = 60;
+/// Longest time for the server to close the pool. A copy of the pool may take longer.
+const SERVER_END_WITHIN: Duration = Duration::from_secs(60);
+
+/// Interval between two lines of progress.
+const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// Longest time to retry while the mount is busy but no user is found. A program that has ended
 /// keeps its mappings for as long as other processes read them in `/proc`.
@@ -47,6 +51,10 @@ struct Unmounted {
     server_ended: bool,
     /// Data that a cache could not write back.
     not_written_back: Option<Remainder>,
+    /// The file that has a copy of the pool now.
+    saved: Option<String>,
+    /// The reason why there is no new copy.
+    not_saved: Option<String>,
 }
 
 /// The exit status of `umount(8)` for a failure.
@@ -127,34 +135,57 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     }
     utab::forget(&dir);
     unmount(&dir, &entry.source, args.lazy).inspect_err(|_| utab::register(&entry.source, &dir))?;
-    let server_ended = match server {
+    let save = stats.as_ref().and_then(|stats| stats["save"].as_str());
+    let server_ended = match &server {
         _ if stale => true,
-        Some(server) if !args.lazy => wait_for(&server)?,
+        Some(server) if !args.lazy => wait_for(server, save, json)?,
         _ => false,
     };
-    let is_over = is_cache && server_ended && !stale;
+    let is_over = server_ended && !stale;
+    let unfinished = match is_over && (is_cache || save.is_some()) {
+        true => unfinished::take(&entry.source)?,
+        false => None,
+    };
+    let (not_written_back, not_saved) = match unfinished {
+        Some(Unfinished::NotWrittenBack(left)) => (Some(left), None),
+        Some(Unfinished::NotSaved(why)) => (None, Some(why)),
+        None => (None, None),
+    };
     let done = Unmounted {
         pool: entry.source.display().to_string(),
         dir: dir.display().to_string(),
         server_ended,
-        not_written_back: if is_over { ending::take(&entry.source)? } else { None },
+        not_written_back,
+        saved: save.filter(|_| is_over && not_saved.is_none()).map(str::to_owned),
+        not_saved,
     };
+    let still_runs = server.is_some() && !server_ended && !args.lazy;
     if json {
         output::json(&done)?;
-    } else if is_of_another {
-        output::notice(format!(
-            "{}: unmounted; its server, of another user, was not asked",
-            done.dir
-        ));
-    } else if !server_ended && !args.lazy {
-        let stopped = waits_for(&entry.source);
-        output::notice(format!("{}: unmounted, but its server still runs{stopped}", done.dir));
+    } else {
+        if is_of_another {
+            let what = "unmounted; its server, of another user, was not asked";
+            output::notice(format!("{}: {what}", done.dir));
+        } else if still_runs {
+            let stopped = waits_for(&entry.source);
+            let copy = save.map_or(String::new(), |file| format!("; {file} is not its copy yet"));
+            output::notice(format!(
+                "{}: unmounted, but its server still runs{copy}{stopped}",
+                done.dir
+            ));
+        } else if !server_ended && !args.lazy {
+            let what = "unmounted; its server did not say which process it is, so its end was not waited for";
+            output::notice(format!("{}: {what}", done.dir));
+        }
+        if let Some(left) = &done.not_written_back {
+            output::notice(left.message(&done.pool, &below.unwrap_or_default()));
+        }
+        if let Some(why) = &done.not_saved {
+            output::notice(format!("{why}; the pool is as it was: copy it, or mount it again"));
+        }
     }
-    let Some(left) = &done.not_written_back else { return Ok(ExitCode::SUCCESS) };
-    if !json {
-        output::notice(left.message(&done.pool, &below.unwrap_or_default()));
-    }
-    Ok(ExitCode::FAILURE)
+    let is_done = done.not_written_back.is_none() && done.not_saved.is_none() && !still_runs;
+    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Unmounts, unless the mount is in use.
@@ -233,23 +264,46 @@ fn is_stale(answer: &Result<Value>) -> bool {
     errno.is_some_and(|errno| fuse::is_of_dead_server(*errno))
 }
 
+/// A server's process.
+struct AnsweringServer {
+    pid: Pid,
+    handle: OwnedFd,
+}
+
 /// Returns the process that answered, if it is visible from here.
-fn server_of(stats: &Value) -> Option<OwnedFd> {
+fn server_of(stats: &Value) -> Option<AnsweringServer> {
     let pid: i32 = stats["pid"].as_u64()?.try_into().ok()?;
-    let server = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+    let pid = Pid::from_raw(pid)?;
+    let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
     // In another PID namespace the ID may belong to another process.
-    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    let name = std::fs::read(format!("/proc/{}/comm", pid.as_raw_pid())).ok()?;
     // The helper has another name than its file, by which servers are started.
     let file = std::env::current_exe().ok()?;
     let own = file.file_name()?.as_encoded_bytes();
     let shown = &own[..own.len().min(COMM_BYTES_MAX)];
-    (name.trim_ascii_end() == shown).then_some(server)
+    (name.trim_ascii_end() == shown).then_some(AnsweringServer { pid, handle })
 }
 
-fn wait_for(server: &OwnedFd) -> Result<bool> {
-    let timeout = Timespec { tv_sec: SERVER_END_SECONDS_MAX, tv_nsec: 0 };
-    let mut ended = [PollFd::new(server, PollFlags::IN)];
-    Ok(poll(&mut ended, Some(&timeout))? > 0)
+/// Waits for the end of a server; returns whether it has ended. A server that saves its pool may
+/// take as long as it needs, unless it is stopped.
+fn wait_for(server: &AnsweringServer, save: Option<&str>, json: bool) -> Result<bool> {
+    let begun = Instant::now();
+    let interval = Timespec { tv_sec: LINE_EVERY.as_secs() as i64, tv_nsec: 0 };
+    loop {
+        let mut ended = [PollFd::new(&server.handle, PollFlags::IN)];
+        if poll(&mut ended, Some(&interval))? > 0 {
+            return Ok(true);
+        }
+        let is_late = begun.elapsed() >= SERVER_END_WITHIN;
+        match save {
+            None if is_late => return Ok(false),
+            Some(_) if is_late && busy::is_stopped(server.pid.as_raw_pid() as u32) => {
+                return Ok(false);
+            }
+            Some(file) if !json => tell!("keepstone: saving the pool to {file}"),
+            _ => {}
+        }
+    }
 }
 
 /// Returns the error that names the programs, and the loop devices with their backing files.

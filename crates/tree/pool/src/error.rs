@@ -7,7 +7,9 @@ use vfs::Errno;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The region holds no pool.
-    #[error("no pool here: {0}. Format it with `keepstone mkfs`, or name another file")]
+    #[error(
+        "no pool here: {0}. Name another file; or format this one with `keepstone mkfs`, if it has nothing to keep"
+    )]
     NotAPool(String),
     /// The region holds a pool that cannot be used: it has another version, is cut off, or is
     /// damaged at the start.

@@ -1,17 +1,16 @@
 //! The end of a cache: writes back all data before the unmount, and records what remains.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use pmcache::Command;
 use rustix::fs::XattrFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::{background, pool, size, stats};
+use crate::unfinished::{self, Unfinished};
+use crate::{size, stats};
 
 /// Interval at which the progress of a flush is shown.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
@@ -100,26 +99,6 @@ pub fn record(status: &pmcache::Status, pool: &Path, names: (&str, &str)) -> Res
     if left.is_nothing() {
         return Ok(());
     }
-    let path = path(pool)?;
-    fs::write(&path, serde_json::to_vec(&left)?).with_context(|| path.display().to_string())?;
+    unfinished::record(pool, &Unfinished::NotWrittenBack(left.clone()))?;
     bail!("{}", left.message(names.0, names.1))
-}
-
-/// Takes the record that the last server of the cache in `pool` left.
-pub fn take(pool: &Path) -> Result<Option<Remainder>> {
-    let path = path(pool)?;
-    let text = match fs::read(&path) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.with_context(|| path.display().to_string())?,
-    };
-    fs::remove_file(&path).with_context(|| path.display().to_string())?;
-    Ok(serde_json::from_slice(&text).ok())
-}
-
-/// Returns the path of the record, in a directory that only this user can use.
-fn path(pool: &Path) -> Result<PathBuf> {
-    let (info, _) = pool::info(pool)?;
-    let log = background::log_path(&info.uuid.to_string());
-    background::make_private(log.parent().unwrap_or(Path::new("/")))?;
-    Ok(log.with_extension("left"))
 }

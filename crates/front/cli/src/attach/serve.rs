@@ -22,7 +22,7 @@ use super::inner::Inner;
 use super::place::Place;
 use super::plan::{self, AttachPlan};
 use super::{Ready, Tree, watch};
-use crate::{background, mount, pool};
+use crate::{background, mount, pool, unfinished};
 
 /// Interval between two looks for data to write back.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -82,7 +82,7 @@ pub fn run(
     let flags = mount::flags::of_cache(cache.backing().mount_flags(), &plan.asked)?;
     cache.backing().serve_with(flags);
     // Removes the record of an earlier server: the open pool has the data that it describes.
-    ending::take(&plan.pool)?;
+    unfinished::take(&plan.pool)?;
     let reach = begin_to_watch(&cache, args.watch)?;
     guard(&cache)?;
     let engine = cache.pool().0.clone();

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::json;
 
 use super::args::CheckArgs;
@@ -10,7 +10,8 @@ use super::devices;
 use crate::{check, output};
 
 pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
-    let path = devices::absolute(&args.pool)?;
+    let named = || format!("{}: no such disk", args.pool.display());
+    let path = args.pool.canonicalize().with_context(named)?;
     let shown = path.display();
     devices::refuse_pool(&path, "this checks disks; `keepstone check` checks it")?;
     let Some(report) = devices::told(&path, pmbd::check(&path, args.repair), "cannot be checked")?

@@ -16,6 +16,7 @@ use linux_raw_sys::loop_device::{
 
 use super::onefile;
 use super::server::runtime_dir;
+use crate::background::write_private;
 
 /// Attempts, because another process may take the device that was free.
 const TRIES: usize = 16;
@@ -56,7 +57,7 @@ impl Loop {
                 Ok(_) => {
                     let looped = Self { path };
                     let noted = note(&looped.path).and_then(|note| {
-                        Ok(fs::write(note, format!("{} {pool}", std::process::id()))?)
+                        write_private(&note, format!("{} {pool}", std::process::id()).as_bytes())
                     });
                     if let Err(err) = noted {
                         looped.release()?;

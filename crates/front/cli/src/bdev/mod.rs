@@ -99,6 +99,11 @@ impl BdevCommand {
     pub fn is_server(&self) -> bool {
         matches!(self, Self::Serve(_) | Self::Loop(_) | Self::Attach(_))
     }
+
+    /// Returns whether the command checks a disk, and its exit status tells what was found.
+    pub fn is_check(&self) -> bool {
+        matches!(self, Self::Check(_))
+    }
 }
 
 pub fn run(command: &BdevCommand, json: bool) -> Result<ExitCode> {

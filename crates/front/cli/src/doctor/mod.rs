@@ -330,7 +330,7 @@ fn pool_file(report: &mut Report, path: &Path) {
         Err(err) => report.missing(
             "pool",
             format!("{}: {err}", path.display()),
-            "`keepstone check` says more; `keepstone mkfs` makes a new one",
+            "`keepstone check` says more; `keepstone mkfs` makes a pool under another name",
         ),
     }
     safety::of_pool(report, path);

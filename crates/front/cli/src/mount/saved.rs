@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use engines::Layout;
+use os::nameless::parent_of;
 
 use crate::args::MkfsArgs;
-use crate::copies::copy_pool;
+use crate::copies::{NewFile, copy_pool};
 use crate::{mkfs, pool};
 
 /// The steps before and after a mount that make and save the pool.
@@ -65,6 +66,7 @@ impl PoolLife {
         if self.save.as_ref().is_some_and(|file| file.to_string_lossy().contains(',')) {
             bail!("--save: the name of the file has a comma, which separates mount options");
         }
+        self.save.as_ref().map_or(Ok(()), |file| check_place(file))?;
         // Also a symbolic link without a target, which mkfs explains.
         let exists = pool.symlink_metadata().is_ok();
         match &self.restore {
@@ -102,6 +104,14 @@ impl PoolLife {
 pub fn save(pool: &Path, file: &Path) -> Result<()> {
     let failed = || format!("{}: cannot be saved to {}", pool.display(), file.display());
     check_target(pool, file).and_then(|()| copy_pool(pool, file, None)).with_context(failed)
+}
+
+/// Refuses a name under which no file can be made.
+fn check_place(file: &Path) -> Result<()> {
+    NewFile::beside(file).map(drop).with_context(|| {
+        let dir = parent_of(file).display();
+        format!("{}: no file can be made in {dir}; choose another name", file.display())
+    })
 }
 
 /// Refuses to overwrite anything but an older copy of the same pool.

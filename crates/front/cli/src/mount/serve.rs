@@ -20,6 +20,7 @@ use super::recording::Recording;
 use super::snapshots::{self, SnapDir};
 use super::{MountPlan, PoolPart, Ready, flags};
 use crate::stats::{PoolStats, ServerStats};
+use crate::unfinished::{self, Unfinished};
 use crate::{busy, pool, tags};
 
 /// Interval between two checks for programs that died.
@@ -165,7 +166,12 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
         recording.finish()?;
     }
     if let Some(file) = &plan.options.life.save {
-        super::saved::save(&plan.pool, file)?;
+        super::saved::save(&plan.pool, file).inspect_err(|err| {
+            let what = Unfinished::NotSaved(format!("{err:#}"));
+            if let Err(err) = unfinished::record(&plan.pool, &what) {
+                tracing::error!("cannot record that the pool was not saved: {err:#}");
+            }
+        })?;
     }
     Ok(())
 }
@@ -230,6 +236,11 @@ fn open(
         return Ok(Opened { fs, is_shared: false, notice: None });
     }
     let mut refused = None;
+    if options.is_read_only() && options.sharing == Sharing::Required {
+        bail!(
+            "option `direct`: a read-only mount has no direct access; leave out `direct` or `ro`"
+        );
+    }
     if is_to_be_shared(options) {
         // A second mount of a pool needs an explicit `-o direct`, because the kernel could cache
         // nothing of either.
@@ -450,6 +461,7 @@ fn stats(
         pid: ready.pid,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         threads,
+        save: plan.options.life.save.as_ref().map(|file| file.display().to_string()),
     };
     Box::new(move |_, _| {
         let Some(fs) = fs.upgrade() else {

@@ -67,6 +67,7 @@ pub fn run(args: &SendArgs, json: bool) -> Result<ExitCode> {
         return Err(output::wrong_usage(what));
     };
     check_layout(&path)?;
+    check_names(&path, [Some(&snapshot), args.from.as_ref()])?;
     let request = SendRequest { snapshot, base: args.from.clone(), resume: args.resume };
     let sent = match &args.output {
         None => send(&path, &request, io::stdout().lock())?,
@@ -84,6 +85,17 @@ pub fn run(args: &SendArgs, json: bool) -> Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses names that are no complete snapshots, before the stream begins.
+fn check_names(path: &Path, names: [Option<&String>; 2]) -> Result<()> {
+    let all = engines::snapshots(&pool::open_to_look(path)?)?;
+    for name in names.into_iter().flatten() {
+        if !all.iter().any(|snapshot| !snapshot.is_incomplete && snapshot.name == *name) {
+            return Err(explain(SendError::NoSnapshot(name.clone()), path));
+        }
+    }
+    Ok(())
 }
 
 fn send(path: &Path, request: &SendRequest, out: impl Write) -> Result<Sent> {

@@ -269,7 +269,7 @@ fn each_mount_that_cannot_be_used_is_named_at_the_start() {
     let exclusive = Sandbox::mounted(&["-o", "exclusive"]);
     let read_only = {
         let mut sandbox = Sandbox::formatted();
-        sandbox.mount(&["-o", "direct,ro"]);
+        sandbox.mount(&["-o", "ro"]);
         sandbox
     };
     let said = |command: &mut Command| {

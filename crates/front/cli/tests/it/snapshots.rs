@@ -311,13 +311,13 @@ fn a_pool_in_use_goes_back() {
     fs::set_permissions(s.path("dir"), PermissionsExt::from_mode(0o750)).unwrap();
     s.ok(["snapshot", "create", dir, "monday"]);
     s.ok(["branch", "create", dir, "b"]);
-    // Tells when it has the file open, and then reads again and again what the name leads to. A call
-    // that had found the directory when the tree was replaced may answer ENOENT; `command` lets the
-    // shell go on.
+    // Tells when it has the file open, and then reads again and again what the name leads to. A
+    // call that had found the directory when the tree was replaced may answer ENOENT; `command`
+    // lets the shell go on.
     let (begun, stop) = (s.outside("begun"), s.outside("stop"));
     let script = format!(
-        "exec 3< dir/file; touch {}; until [ -e {} ]; do cat dir/file > /dev/null; command : >> dir/log; done
-        [ \"$(cat <&3)\" = 'of tuesday' ]; cat dir/file",
+        "exec 3< dir/file; touch {}; until [ -e {} ]; do cat dir/file > /dev/null; command : >> dir/log
+        done; [ \"$(cat <&3)\" = 'of tuesday' ]; cat dir/file",
         begun.display(),
         stop.display()
     );

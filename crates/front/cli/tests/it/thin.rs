@@ -208,6 +208,32 @@ fn a_disk_in_memory_survives_a_reboot() {
     assert!(!s.pool.exists());
     let missing = ["mount", "--restore", "/nowhere/saved", s.pool_str(), s.dir_str()];
     assert!(s.fails(missing, 1).contains("--create"));
+    let nowhere = ["mount", "--save", "/nowhere/saved", s.pool_str(), s.dir_str()];
+    let refused = s.fails([&nowhere[..], &["--create", "--size", "64M"]].concat(), 1);
+    assert!(refused.contains("/nowhere"), "{refused}");
     let sizeless = s.fails(["mount", "--create", s.pool_str(), s.dir_str()], 2);
     assert!(sizeless.contains("--size"), "{sizeless}");
+}
+
+#[test]
+fn an_unmount_tells_that_there_is_no_copy() {
+    let mut s = Sandbox::formatted();
+    let place = s.outside("place");
+    std::fs::create_dir(&place).unwrap();
+    let file = place.join("saved").to_str().unwrap().to_owned();
+    for options in [&["umount"][..], &["--json", "umount"]] {
+        s.mount(&["--save", &file]);
+        assert_eq!(s.stats()["save"], *file);
+        std::fs::remove_dir(&place).unwrap();
+        let output = s.run([options, &[s.dir_str()]].concat());
+        let told = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("cannot be saved") && told.contains(&file), "{told}");
+        std::fs::create_dir(&place).unwrap();
+    }
+    // The next copy is complete, and nothing tells of the last one.
+    s.mount(&["--save", &file]);
+    let told: serde_json::Value =
+        serde_json::from_str(&s.ok(["umount", "--json", s.dir_str()])).unwrap();
+    assert_eq!((&told["saved"], &told["not_saved"]), (&file.into(), &serde_json::Value::Null));
 }

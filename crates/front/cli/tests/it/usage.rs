@@ -4,6 +4,8 @@
 //! Needs root and `/dev/fuse`.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -107,6 +109,91 @@ fn more_than_the_pool_holds_is_not_warm() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("too small"), "{text}");
     cached.detach();
+}
+
+#[test]
+fn a_tag_names_no_new_file() {
+    let s = Sandbox::formatted();
+    let none = ["LABEL=", "UUID=", "keepstone:LABEL=\"\""];
+    for name in none {
+        assert!(s.fails(["info", name], 2).contains("a value is missing"), "{name}");
+    }
+    for command in
+        [&["mkfs", "LABEL=new", "--size", "16M"][..], &["clone-pool", s.pool_str(), "UUID=new"]]
+    {
+        assert!(s.fails(command, 2).contains("by its path"), "{command:?}");
+        assert!(!Path::new("LABEL=new").exists() && !Path::new("UUID=new").exists());
+    }
+}
+
+#[test]
+fn a_label_ends_no_line() {
+    let s = Sandbox::formatted();
+    let mkfs = ["mkfs", s.pool_str(), "--force", "--label", "x\nuuid  0"];
+    assert!(s.fails(mkfs, 2).contains("--label"));
+    // A pool that another program has labelled.
+    let mut bytes = fs::read(&s.pool).unwrap();
+    s.ok(["mkfs", s.pool_str(), "--force", "--label", "xyuuid"]);
+    let labelled = fs::read(&s.pool).unwrap();
+    assert!(bytes != labelled);
+    bytes = labelled;
+    let at = bytes.windows(6).position(|text| text == b"xyuuid").unwrap();
+    bytes[at + 1] = b'\n';
+    fs::write(&s.pool, bytes).unwrap();
+    let told = text_of(&s.run(["info", s.pool_str()]));
+    assert!(!told.contains("\nuuid\n"), "{told}");
+}
+
+#[test]
+fn outputs_go_where_their_names_lead() {
+    let s = Sandbox::formatted();
+    let (file, link) = (s.outside("file"), s.outside("link"));
+    fs::write(&file, "older").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let export = |to: &str| s.ok(["export", s.pool_str(), "--output", to]);
+    export(link.to_str().unwrap());
+    assert!(link.is_symlink() && fs::metadata(&file).unwrap().len() > 512);
+    // A device of its own, so that a fault replaces no other.
+    let null = s.outside("null");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let device = rustix::fs::makedev(1, 3);
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &null,
+        rustix::fs::FileType::CharacterDevice,
+        mode,
+        device,
+    )
+    .unwrap();
+    export(null.to_str().unwrap());
+    assert!(!fs::metadata(&null).unwrap().is_file());
+    let piped = s.run(["export", s.pool_str(), "--output", "/dev/stdout"]);
+    assert!(piped.status.success() && piped.stdout.len() > 512, "{piped:?}");
+    // A recording that fails leaves the older one.
+    let record = ["simulate", "memory", "record", file.to_str().unwrap(), "--bytes", "1G"];
+    let before = fs::read(&file).unwrap();
+    s.fails(record, 1);
+    assert!(fs::read(&file).unwrap() == before);
+}
+
+#[test]
+fn commands_say_first_what_they_cannot_do() {
+    let s = Sandbox::formatted();
+    let sent = s.run(["send", &format!("{}@none", s.pool_str())]);
+    assert!(!sent.status.success() && sent.stdout.is_empty(), "{sent:?}");
+    let cache = s.outside("cache");
+    let cache = cache.to_str().unwrap();
+    s.ok(["mkfs", cache, "--size", "64M", "--cache"]);
+    let exported = s.run(["export", cache]);
+    assert!(!exported.status.success() && exported.stdout.is_empty(), "{exported:?}");
+    assert!(text_of(&exported).contains("the directory"), "{exported:?}");
+    let told = s.fails(["mount", "-o", "ro,direct", s.pool_str(), s.dir_str()], 1);
+    assert!(told.contains("read-only"), "{told}");
+    // 1 would mean that problems were found.
+    s.fails(["bdev", "check", "/nowhere/disk"], 4);
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let help = Command::new(env!("CARGO_BIN_EXE_keepstone")).arg("--help").stdout(full).status();
+    assert_eq!(help.unwrap().code(), Some(1));
 }
 
 #[test]

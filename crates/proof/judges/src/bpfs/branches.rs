@@ -37,7 +37,7 @@ type Pool<'m, M> = bpfs::Bpfs<Sited<&'m M>>;
 
 /// The state of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Digests {
     /// The digest of its tree.
     pool: String,
     /// That of the branch, if it is finished.
@@ -126,7 +126,7 @@ fn digest_of_branch<M: Medium>(medium: &M) -> Result<Option<String>, String> {
 }
 
 /// Recovers a pool, and removes its branches.
-fn state(image: &CrashImage) -> Result<Found, String> {
+fn state(image: &CrashImage) -> Result<Digests, String> {
     Bpfs.check(image)?;
     snapshots::judge(image)?;
     let pool = mount(image, DurabilityMode::default())?;
@@ -156,7 +156,7 @@ fn state(image: &CrashImage) -> Result<Found, String> {
     fill(&pool)?;
     drop(pool);
     snapshots::judge(image)?;
-    Ok(Found { pool: found, branch, snapshots: snapshots::names(image)?.len() })
+    Ok(Digests { pool: found, branch, snapshots: snapshots::names(image)?.len() })
 }
 
 /// Writes to all free blocks of a pool.
@@ -189,7 +189,7 @@ struct BranchCommand {
     before: Before,
     run: fn(&Pool<'_, Recorded>, &Recorded) -> Result<(), String>,
     /// Returns what the pool is afterwards, from what it was and its bytes.
-    done: fn(Found, &[u8]) -> Result<Found, String>,
+    done: fn(Digests, &[u8]) -> Result<Digests, String>,
 }
 
 const COMMANDS: [BranchCommand; 7] = [
@@ -197,7 +197,7 @@ const COMMANDS: [BranchCommand; 7] = [
         name: "create a branch",
         before: Before::Nothing,
         run: |pool, _| create(pool).map_err(text),
-        done: |before, _| Ok(Found { branch: Some(before.pool.clone()), ..before }),
+        done: |before, _| Ok(Digests { branch: Some(before.pool.clone()), ..before }),
     },
     BranchCommand {
         name: "commit a branch",
@@ -215,13 +215,13 @@ const COMMANDS: [BranchCommand; 7] = [
         name: "create a snapshot after a commit",
         before: Before::Committed,
         run: |pool, _| pool.create_snapshot(&format!("1-{}", digest(pool)?)).map_err(text),
-        done: |before, _| Ok(Found { snapshots: 2, ..before }),
+        done: |before, _| Ok(Digests { snapshots: 2, ..before }),
     },
     BranchCommand {
         name: "discard a branch",
         before: Before::Branch,
         run: discard,
-        done: |before, _| Ok(Found { branch: None, ..before }),
+        done: |before, _| Ok(Digests { branch: None, ..before }),
     },
     BranchCommand {
         name: "clone a directory",
@@ -236,7 +236,7 @@ const COMMANDS: [BranchCommand; 7] = [
             let pool = mount(&image, DurabilityMode::default())?;
             let from = wide(&pool)?;
             clone_tree(&pool, from, (ROOT, b"copy"), 1, &mut |_| true).map_err(text)?;
-            Ok(Found { pool: digest(&pool)?, ..before })
+            Ok(Digests { pool: digest(&pool)?, ..before })
         },
     },
     BranchCommand {
@@ -251,7 +251,7 @@ const COMMANDS: [BranchCommand; 7] = [
                 ..mounted::mount_options()
             };
             let snapshot = bpfs::Bpfs::mount(Sited(&image), &options).map_err(text)?;
-            Ok(Found { pool: digest(&snapshot)?, ..before })
+            Ok(Digests { pool: digest(&snapshot)?, ..before })
         },
     },
 ];
@@ -262,8 +262,8 @@ fn commit<M: Medium>(pool: &Pool<'_, M>) -> Result<(), String> {
 }
 
 /// Returns what a pool is after the commit of its branch.
-fn committed(before: Found) -> Found {
-    Found { pool: before.branch.unwrap_or_default(), branch: None, ..before }
+fn committed(before: Digests) -> Digests {
+    Digests { pool: before.branch.unwrap_or_default(), branch: None, ..before }
 }
 
 /// Returns the name of the only snapshot.
@@ -364,7 +364,7 @@ fn check_without_crashes() -> Result<(), String> {
 ///
 /// # Errors
 /// Those of the commands; what is wrong without a crash.
-pub fn command_runs() -> Result<Vec<CommandRun<Found>>, String> {
+pub fn command_runs() -> Result<Vec<CommandRun<Digests>>, String> {
     check_without_crashes()?;
     let mut runs = Vec::new();
     for mode in [DurabilityMode::Journal, DurabilityMode::Ordered] {

@@ -12,6 +12,7 @@ use memsim::crash_text;
 use memsim::foreign::{self, TextFormat, TextWriter};
 
 use super::hardware::HardwareArgs;
+use crate::copies::replace_file;
 use crate::output;
 
 /// `keepstone simulate memory import`
@@ -78,8 +79,9 @@ fn cycle(text: &str) -> Result<f64> {
 pub fn import(args: &ImportArgs, json: bool) -> Result<()> {
     let named = || args.text.display().to_string();
     let input = BufReader::new(File::open(&args.text).with_context(named)?);
-    let output = File::create(&args.trace).with_context(|| args.trace.display().to_string())?;
-    let end = foreign::import(args.from, input, args.cycle, output).with_context(named)?;
+    let end = replace_file(&args.trace, |file| {
+        foreign::import(args.from, input, args.cycle, file.try_clone()?).with_context(named)
+    })?;
     if json {
         return output::json(&serde_json::json!({ "events": end.events }));
     }

@@ -4,15 +4,17 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
 use engines::Layout;
 use memsim::record::Recorder;
+use memsim::trace::End as TraceEnd;
 use pmem::{OpenOptions, SharedObserver};
 use pool::{Engine, FormatOptions, MountOptions};
 use rng::Rng;
 use vfs::{Caller, Errno, Ino, NewKind, NewNode, ROOT};
 
+use crate::copies::replace_file;
 use crate::{args, output, size};
 
 /// The workloads.
@@ -57,9 +59,18 @@ pub struct RecordArgs {
 }
 
 pub fn run(args: &RecordArgs, json: bool) -> Result<()> {
-    let named = || args.trace.display().to_string();
-    let output = File::create(&args.trace).with_context(named)?;
-    let recorder = Recorder::paused(output, args.content);
+    let end = replace_file(&args.trace, |file| record(args, file.try_clone()?))?;
+    if json {
+        let seconds = end.elapsed_ns as f64 / 1e9;
+        return output::json(&serde_json::json!({ "events": end.events, "elapsed_s": seconds }));
+    }
+    say!("{}: {} events of {} operations", args.trace.display(), end.events, args.operations);
+    Ok(())
+}
+
+/// Records the workload to a file.
+fn record(args: &RecordArgs, file: File) -> Result<TraceEnd> {
+    let recorder = Recorder::paused(file, args.content);
     let observer = Some(recorder.clone() as SharedObserver);
     let region = OpenOptions { observer, ..OpenOptions::default() }.anonymous(args.size)?;
     args.layout.format(&region, &FormatOptions::default())?;
@@ -70,13 +81,7 @@ pub fn run(args: &RecordArgs, json: bool) -> Result<()> {
     run.workload().map_err(|err| {
         anyhow!("the workload failed in the pool of {}: {err}", size::show(args.size))
     })?;
-    let end = recorder.finish().with_context(named)?;
-    if json {
-        let seconds = end.elapsed_ns as f64 / 1e9;
-        return output::json(&serde_json::json!({ "events": end.events, "elapsed_s": seconds }));
-    }
-    say!("{}: {} events of {} operations", args.trace.display(), end.events, args.operations);
-    Ok(())
+    Ok(recorder.finish()?)
 }
 
 /// A workload under way.
