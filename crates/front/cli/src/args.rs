@@ -47,7 +47,7 @@ Example: keepstone mount /dev/shm/pool /mnt
 In /etc/fstab:
   /var/lib/pool /mnt fuse.keepstone defaults 0 0
 A disk in memory that survives a reboot, as a line of /etc/fstab:
-  keepstone:/dev/shm/ram /mnt fuse.keepstone create,size=2G,save=/var/lib/ram.pool,restore=/var/lib/ram.pool 0 0
+  keepstone:/dev/shm/ram /mnt fuse.keepstone create,size=2G,save=/srv/ram,restore=/srv/ram 0 0
 The command replaces a mount on DIR whose server has been killed.")]
     Mount(MountArgs),
     /// Make a pool the cache of a directory of any file system, or of a tree in an object store.
