@@ -154,3 +154,19 @@ unmount() {
     within 30 "$keepstone" umount "$1"
     ! mountpoint -q "$1" || die "$1 is still mounted: $(cat "$place/out")"
 }
+
+# flags_are MOUNT FLAG…: each flag is among its mount flags.
+flags_are() {
+    local flag
+    for flag in "${@:2}"; do
+        findmnt -no OPTIONS "$1" | tr , '\n' | grep -qx "$flag" || die "$1 lacks $flag: $(findmnt -no OPTIONS "$1")"
+    done
+}
+
+# flags_lack MOUNT FLAG…
+flags_lack() {
+    local flag
+    for flag in "${@:2}"; do
+        ! findmnt -no OPTIONS "$1" | tr , '\n' | grep -qx "$flag" || die "$1 has $flag: $(findmnt -no OPTIONS "$1")"
+    done
+}

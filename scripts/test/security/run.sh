@@ -17,7 +17,7 @@ source "$here/../../lib/wait.sh"
 source "$here/../mount/lib.sh"
 source "$here/lib.sh"
 
-suites=(arena-member cache-pool chattr descriptors environment fake-mount flock logs nbd pins promoted redirects reserve setfsuid setuid shm starvation stats stopped-member)
+suites=(arena-member cache-pool chattr descriptors environment fake-mount flock former-owner logs nbd pins promoted redirects reserve setfsuid setuid shm starvation stats stopped-member)
 suite=${1:?usage: run.sh SUITE; suites: ${suites[*]} all}
 
 if [ "$suite" = all ]; then

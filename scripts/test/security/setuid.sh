@@ -69,26 +69,42 @@ suite_setuid() {
     "$keepstone" attach -o nosuid,nodev,noexec "$own" "$dir" "$mnt" >/dev/null
     flags_are "$mnt" nosuid nodev noexec
     unmount "$mnt"
+
+    # A remount lifts what root names, and keeps the rest of what the directory has.
+    rm "$own"
+    pool own --cache >/dev/null
+    ln -s "$keepstone" "$place/mount.fuse.keepstone"
+    mount -t tmpfs -o nosuid,nodev,noexec,mode=755 tmpfs "$dir"
+    "$keepstone" attach "$own" "$dir" "$mnt" >/dev/null
+    "$place/mount.fuse.keepstone" "$own" "$mnt" -o remount,noatime
+    flags_are "$mnt" nosuid nodev noexec noatime
+    "$place/mount.fuse.keepstone" "$own" "$mnt" -o remount,exec
+    flags_are "$mnt" nosuid nodev
+    flags_lack "$mnt" noexec
+    unmount "$mnt"
+    await_until 10 is_unmounted "$dir"
+    remounted_parts
+}
+
+# Mounts of snapshots and branches are remounted as others.
+remounted_parts() {
+    local path part
+    path=$(pool parts)
+    "$keepstone" mount "$path" "$mnt" >/dev/null
+    "$keepstone" snapshot create "$mnt" s >/dev/null
+    "$keepstone" branch create "$mnt" b >/dev/null
+    mkdir "$place/part"
+    for part in s b; do
+        "$keepstone" mount "$path@$part" "$place/part" >/dev/null
+        "$place/mount.fuse.keepstone" "$path@$part" "$place/part" -o remount,ro,noexec
+        flags_are "$place/part" ro noexec
+        unmount "$place/part"
+    done
+    unmount "$mnt"
 }
 
 # is_unmounted DIRECTORY: nothing is mounted there any more. The server of a cache ends after its
 # mount does.
 is_unmounted() {
     umount "$1" 2>/dev/null
-}
-
-# flags_are MOUNT FLAG…: each flag is among its mount flags.
-flags_are() {
-    local flag
-    for flag in "${@:2}"; do
-        findmnt -no OPTIONS "$1" | tr , '\n' | grep -qx "$flag" || die "$1 lacks $flag: $(findmnt -no OPTIONS "$1")"
-    done
-}
-
-# flags_lack MOUNT FLAG…
-flags_lack() {
-    local flag
-    for flag in "${@:2}"; do
-        ! findmnt -no OPTIONS "$1" | tr , '\n' | grep -qx "$flag" || die "$1 has $flag: $(findmnt -no OPTIONS "$1")"
-    done
 }

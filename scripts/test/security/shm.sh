@@ -57,6 +57,7 @@ suite_shm() {
     within 20 "$keepstone" mount LABEL=backup "$mnt"
     [ "$(findmnt -no SOURCE "$mnt")" = /dev/shm/labelled ] || die "not root's own pool: $(cat "$place/out")"
     unmount "$mnt"
+    planted
     # Many files and a FIFO delay no search.
     as stranger python3 -c "
 import os
@@ -65,4 +66,23 @@ for n in range(3000): open(f'/dev/shm/z{n}', 'wb').write(b'KSTNBPFS')"
     within 20 "$keepstone" info LABEL=other
     within 20 "$keepstone" mount LABEL=backup "$mnt"
     unmount "$mnt"
+}
+
+# Files that a stranger has put at the names that documents tell: root's commands do not take them.
+planted() {
+    local file=/dev/shm/planted saved=$place/saved
+    as stranger sh -euc "umask 077; truncate -s 64M '$file'"
+    refused "$keepstone" mkfs "$file" --size 64M
+    grep -q "belongs to user $stranger" "$place/out" || die "no reason: $(cat "$place/out")"
+    refused "$keepstone" bdev serve "$file" --create --size 64M --socket "$place/socket"
+    refused "$keepstone" mount --create --size 64M "$file" "$mnt"
+    as stranger "$keepstone" mkfs "$file" --size 64M >/dev/null
+    refused "$keepstone" mount --create --size 64M --save "$saved" --restore "$saved" "$file" "$mnt"
+    ! mountpoint -q "$mnt" || die "a planted pool is mounted"
+    # By its name alone, and if root insists, it is another user's pool as ever.
+    "$keepstone" mount "$file" "$mnt" >/dev/null 2>&1
+    flags_are "$mnt" nosuid nodev
+    unmount "$mnt"
+    "$keepstone" mkfs "$file" --size 64M --force >/dev/null
+    rm "$file"
 }

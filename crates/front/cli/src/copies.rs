@@ -100,7 +100,11 @@ fn put_nameless(file: &File, to: &Path) -> io::Result<()> {
                 Err(Errno::EXIST) => drop(rustix::fs::unlink(&temporary)),
                 // Another process has taken the temporary name.
                 Err(Errno::NOENT) => {}
-                _ => break,
+                Ok(()) => break,
+                Err(_) => {
+                    let _ = rustix::fs::unlink(&temporary);
+                    break;
+                }
             }
         }
     }

@@ -4,6 +4,9 @@
 //! The archive has the POSIX format (pax), with times in ns, extended attributes and ACLs as GNU
 //! tar stores them (`SCHILY.xattr.`), hard links, and holes as in version 1.0 of its sparse format.
 //! Sockets have no place in an archive.
+//!
+//! The pool of a cache need not have all contents. What it has is written, so that changes can be
+//! saved when the cached directory is lost; what is absent is named, and the command fails.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufWriter, IsTerminal as _, Read, Write};
@@ -17,7 +20,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pmem::{Access, Lock, OpenOptions};
 use serde::Serialize;
 use tar::{Builder, EntryType, Header};
-use vfs::{Attr, Errno, FileKind, FileSystem, Ino, Seek, access};
+use vfs::{ABSENT, Attr, Errno, FileKind, FileSystem, Ino, Seek, access};
 
 use crate::args::ExportArgs;
 use crate::copies::replace_file;
@@ -39,7 +42,12 @@ struct Exported {
     bytes: u64,
     /// Paths of sockets, which are left out.
     left_out: Vec<String>,
+    /// Paths of what the pool of a cache has not loaded: files, and directories with all below.
+    absent: Vec<String>,
 }
+
+/// Most absent paths that are shown.
+const ABSENT_SHOWN: usize = 10;
 
 pub fn run(args: &ExportArgs, json: bool) -> Result<ExitCode> {
     if args.output.is_none() {
@@ -64,6 +72,17 @@ pub fn run(args: &ExportArgs, json: bool) -> Result<ExitCode> {
     for path in &exported.left_out {
         tell!("keepstone: {path}: a socket, left out");
     }
+    exported.absent.iter().take(ABSENT_SHOWN).for_each(|path| {
+        output::notice(format_args!("{path}: not in the pool"));
+    });
+    let absent = exported.absent.len();
+    if absent > 0 {
+        output::notice(format_args!(
+            "{}: the pool of a cache, without {absent} files and directories of the cached \
+             directory, which are not in the archive",
+            shown.display()
+        ));
+    }
     if json {
         output::json(&exported)?;
     } else if args.output.is_some() {
@@ -76,7 +95,7 @@ pub fn run(args: &ExportArgs, json: bool) -> Result<ExitCode> {
             size::show(exported.bytes)
         );
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if absent == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Opens a pool that no process uses, or a snapshot or an unused branch of a pool that others may
@@ -90,13 +109,6 @@ fn open(path: &Path, part: Option<&str>) -> Result<Arc<dyn Engine>> {
         }
         return engines::mount_snapshot(region, name, &MountOptions::default())
             .with_context(|| shown.display().to_string());
-    }
-    if pool::info(path)?.0.has_backing_store {
-        bail!(
-            "{}: is the pool of a cache, which need not have all contents; archive the directory that \
-             it caches",
-            path.display()
-        );
     }
     // The lock excludes all users that write to it.
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
@@ -155,12 +167,24 @@ impl<W: Write> Archive<'_, W> {
             let failed = || shown(&path);
             // Names follow their directory: tar sets its time when the next directory begins.
             self.one(dir, &path).with_context(failed)?;
-            let mut names = vfs::names_in(self.fs, dir).with_context(failed)?;
+            let mut names = match vfs::names_in(self.fs, dir) {
+                Err(ABSENT) => {
+                    self.exported.absent.push(shown(&path));
+                    Vec::new()
+                }
+                names => names.with_context(failed)?,
+            };
             names.sort_unstable();
             let mut below = Vec::new();
             for name in names {
                 let mut path = [&path[..], &name].concat();
-                let found = self.fs.lookup(dir, &name).with_context(|| shown(&path))?;
+                let found = match self.fs.lookup(dir, &name) {
+                    Err(ABSENT) => {
+                        self.exported.absent.push(shown(&path));
+                        continue;
+                    }
+                    found => found.with_context(|| shown(&path))?,
+                };
                 if found.kind == FileKind::Dir {
                     path.push(b'/');
                     below.push((found.ino, path));
@@ -177,8 +201,20 @@ impl<W: Write> Archive<'_, W> {
         Ok(())
     }
 
-    /// Writes one object.
+    /// Writes one object, unless it is absent.
     fn one(&mut self, ino: Ino, path: &[u8]) -> Result<()> {
+        match self.present(ino, path) {
+            Err(err) if err.downcast_ref() == Some(&ABSENT) => {
+                self.named.remove(&ino);
+                self.exported.absent.push(shown(path));
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Writes one object; [`ABSENT`], and nothing written, if the pool lacks a part of it.
+    fn present(&mut self, ino: Ino, path: &[u8]) -> Result<()> {
         let attr = self.fs.getattr(ino)?;
         self.bar.set_message(shown(path));
         if attr.kind == FileKind::Socket {
@@ -201,6 +237,7 @@ impl<W: Write> Archive<'_, W> {
         }
         match attr.kind {
             FileKind::File => {
+                self.check_present(ino, attr.size)?;
                 self.exported.files += 1;
                 self.exported.bytes += attr.size;
                 return self.file(entry, ino, attr.size);
@@ -213,6 +250,20 @@ impl<W: Write> Archive<'_, W> {
             _ => self.exported.others += 1,
         }
         entry.write(&mut self.out, 0, io::empty())
+    }
+
+    /// Checks that the pool has all content of a file. Only that of a cache may lack some.
+    fn check_present(&self, ino: Ino, size: u64) -> Result<(), Errno> {
+        if !engines::info(self.fs.region()).is_ok_and(|info| info.has_backing_store) {
+            return Ok(());
+        }
+        let mut data = vec![0; 1 << 20];
+        for (start, len) in ranges(self.fs, ino, size)? {
+            for at in (start..start + len).step_by(data.len()) {
+                self.fs.read(ino, at, &mut data)?;
+            }
+        }
+        Ok(())
     }
 
     fn file(&mut self, mut entry: ArchiveEntry<'_>, ino: Ino, size: u64) -> Result<()> {

@@ -20,7 +20,7 @@ use crate::args::MkfsArgs;
 use crate::output::wrong_usage;
 use crate::pool::{self, DomainReport};
 use crate::tags::Tag;
-use crate::{output, shown, signatures, size, trim};
+use crate::{output, shown, signatures, size, trim, trust};
 
 /// The reason why a pool has no `--max-size`.
 const ONLY_THIN: &str =
@@ -204,6 +204,7 @@ fn open(args: &MkfsArgs, found: &Metadata) -> Result<Region> {
         bail!("{}: a snapshot of it is mounted; unmount it first", args.pool.display());
     }
     if !args.force {
+        trust::refuse_planted(&args.pool, "remove it, name another file, or use --force")?;
         refuse(&args.pool, &region, is_device)?;
     }
     let old = region.len();

@@ -14,6 +14,11 @@ pub fn name(text: &str) -> String {
     cut(&escaped(text, |_| false), NAME_BYTES_MAX)
 }
 
+/// Escapes a path of a list, and cuts nothing: a path has an end.
+pub fn path(text: &str) -> Cow<'_, str> {
+    escaped(text, |_| false)
+}
+
 /// Escapes a line that contains names, and cuts it to `len_max` bytes.
 pub fn line(text: &str, len_max: usize) -> String {
     cut(&escaped(text, |_| false), len_max)

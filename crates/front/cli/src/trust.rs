@@ -8,7 +8,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
@@ -41,6 +41,25 @@ pub fn changeable_by(file: &Path) -> Result<Option<String>> {
         }
     }
     Ok(None)
+}
+
+/// Refuses a file in a directory like `/dev/shm`, if another user may have put it at a name that
+/// this user is known to choose. (The kernel does so for `O_CREAT`, see `fs.protected_regular`.)
+///
+/// # Errors
+/// That, with `remedy`.
+pub fn refuse_planted(file: &Path, remedy: &str) -> Result<()> {
+    let Ok(found) = file.metadata() else { return Ok(()) };
+    let Some(owner) = foreign_owner(&found) else { return Ok(()) };
+    let real = file.canonicalize().with_context(|| file.display().to_string())?;
+    let dir = real.parent().unwrap_or(Path::new("/")).metadata();
+    if dir.is_ok_and(|dir| dir.mode() & STICKY != 0 && dir.mode() & WRITABLE_BY_OTHERS != 0) {
+        bail!(
+            "{}: belongs to user {owner}, who may have put it there for others to use; {remedy}",
+            file.display()
+        );
+    }
+    Ok(())
 }
 
 fn foreign_owner(found: &Metadata) -> Option<u32> {

@@ -2,13 +2,19 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileType, Generation, INodeNo, TimeOrNow};
+use fuser::{FileAttr, FileType, Generation, INodeNo, Request, TimeOrNow};
 use vfs::{
-    Attr, Errno, Fallocate, FileKind, Ino, NewKind, RenameFlags, Result, Seek, SetTime, Timestamp,
+    Attr, Caller, Errno, Fallocate, FileKind, Ino, NewKind, RenameFlags, Result, Seek, SetTime,
+    Timestamp,
 };
 
 /// `st_blksize`.
 const BLKSIZE: u32 = 4096;
+
+/// Returns the user and group of a requester.
+pub(crate) fn caller(req: &Request) -> Caller {
+    Caller { uid: req.uid(), gid: req.gid() }
+}
 
 pub(crate) fn errno(err: Errno) -> fuser::Errno {
     fuser::Errno::from_i32(err.raw_os_error())

@@ -15,8 +15,8 @@ use fuser::{FileHandle, INodeNo, ReplyCreate, Request};
 use mounts::Ticket;
 use vfs::{Caller, Entry, Errno, FileKind, FileSystem, Ino, NewNode, Result, SetAttr};
 
+use crate::convert::caller;
 use crate::counters::CountedOp;
-use crate::requests::caller;
 use crate::server::Server;
 use crate::{alias, convert};
 

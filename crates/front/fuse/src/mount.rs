@@ -55,7 +55,7 @@ pub struct MountOptions {
 }
 
 /// Flags that the table of mounts shows for each mount, and their names there.
-const SHOWN: [(MountFlags, &str); 7] = [
+pub(crate) const SHOWN: [(MountFlags, &str); 7] = [
     (MountFlags::RDONLY, "ro"),
     (MountFlags::NOSUID, "nosuid"),
     (MountFlags::NODEV, "nodev"),

@@ -15,7 +15,7 @@ use fuser::{
     WriteFlags,
 };
 use mounts::SNAPSHOTS_DIR;
-use vfs::{CLONE_UNIT, Caller, Errno, Need, NewKind, NewNode, SetAttr, SetXattr, access};
+use vfs::{CLONE_UNIT, Errno, Need, NewKind, NewNode, SetAttr, SetXattr, access};
 
 use crate::capabilities::CAPABILITIES;
 use crate::counters::CountedOp;
@@ -34,10 +34,6 @@ const BACKGROUND_MAX: u16 = 4096;
 
 thread_local! {
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-pub(crate) fn caller(req: &Request) -> Caller {
-    Caller { uid: req.uid(), gid: req.gid() }
 }
 
 impl fuser::Filesystem for Server {
@@ -172,7 +168,8 @@ impl fuser::Filesystem for Server {
             } else if set == SetAttr::default() {
                 self.drop_before_write(fs, req, ino)?;
             }
-            let attr = fs.setattr(&caller(req), ino, &set)?;
+            let set = self.check_change(fs, req, ino, set)?;
+            let attr = fs.setattr(&convert::caller(req), ino, &set)?;
             if set.size.is_some() {
                 self.before_new_size(ino);
             }
@@ -202,7 +199,7 @@ impl fuser::Filesystem for Server {
         self.entry(CountedOp::MkNod, reply, (parent, name), |fs| {
             let kind = convert::new_kind(mode, rdev)?;
             let node = NewNode { kind, mode: mode & 0o7777, umask };
-            fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
+            fs.create(&convert::caller(req), convert::ino(parent), name.as_bytes(), &node)
         });
     }
 
@@ -218,13 +215,14 @@ impl fuser::Filesystem for Server {
         begin!(self, reply, [req, name], mkdir(&req, parent, &name, mode, umask, reply));
         let node = NewNode { kind: NewKind::Dir, mode: mode & 0o7777, umask };
         self.entry(CountedOp::MkDir, reply, (parent, name), |fs| {
-            fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
+            fs.create(&convert::caller(req), convert::ino(parent), name.as_bytes(), &node)
         });
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         begin!(self, reply, [req, name], unlink(&req, parent, &name, reply));
         self.change_names(CountedOp::Unlink, reply, (parent, name), None, |fs| {
+            self.check_sticky(fs, req, (parent, name))?;
             fs.unlink(convert::ino(parent), name.as_bytes())
         });
     }
@@ -232,6 +230,7 @@ impl fuser::Filesystem for Server {
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         begin!(self, reply, [req, name], rmdir(&req, parent, &name, reply));
         self.change_names(CountedOp::RmDir, reply, (parent, name), None, |fs| {
+            self.check_sticky(fs, req, (parent, name))?;
             fs.rmdir(convert::ino(parent), name.as_bytes())
         });
     }
@@ -253,7 +252,7 @@ impl fuser::Filesystem for Server {
         let kind = NewKind::Symlink(target.as_os_str().as_bytes());
         let node = NewNode { kind, mode: 0o777, umask: 0 };
         self.entry(CountedOp::Symlink, reply, (parent, link_name), |fs| {
-            fs.create(&caller(req), convert::ino(parent), link_name.as_bytes(), &node)
+            fs.create(&convert::caller(req), convert::ino(parent), link_name.as_bytes(), &node)
         });
     }
 
@@ -279,10 +278,12 @@ impl fuser::Filesystem for Server {
             (parent, name),
             Some((newparent, newname)),
             |fs| {
+                self.check_sticky(fs, req, (parent, name))?;
+                self.check_sticky(fs, req, (newparent, newname))?;
                 let from = (convert::ino(parent), name.as_bytes());
                 let to = (convert::ino(newparent), newname.as_bytes());
                 match convert::rename_flags(flags)? {
-                    (flags, true) => fs.rename_whiteout(&caller(req), from, to, flags),
+                    (flags, true) => fs.rename_whiteout(&convert::caller(req), from, to, flags),
                     (flags, false) => fs.rename(from, to, flags),
                 }
             },

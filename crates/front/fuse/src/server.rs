@@ -125,6 +125,9 @@ impl Server {
         (ino, name): (Ino, &OsStr),
         changes: bool,
     ) -> vfs::Result<()> {
+        if changes {
+            self.check_acl(fs, req, (ino, name))?;
+        }
         let right = self.rights.map_or(Right::Anyone, |rights| rights(name.as_bytes(), changes));
         if right == Right::Anyone || req.uid() == 0 {
             return Ok(());

@@ -48,7 +48,7 @@ pub(crate) fn may_write(fs: &dyn FileSystem, req: &Request, attr: &Attr) -> Resu
 }
 
 /// Whether `gid` is a supplementary group of the process; unknown counts as no.
-fn in_group(pid: u32, gid: u32) -> bool {
+pub(crate) fn in_group(pid: u32, gid: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
         return false;
     };

@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use crate::mount::{MountFlags, SHOWN};
+
 /// Path of the table.
 pub const TABLE: &str = "/proc/self/mountinfo";
 
@@ -43,6 +45,11 @@ impl MountEntry {
     /// Whether the mount itself has an option, such as `ro`.
     pub fn has_option(&self, name: &str) -> bool {
         self.options.split(',').any(|option| option == name)
+    }
+
+    /// Returns those of its flags that the table shows.
+    pub fn flags(&self) -> MountFlags {
+        SHOWN.iter().filter(|(_, name)| self.has_option(name)).map(|(flag, _)| *flag).collect()
     }
 
     /// Whether another user has made it as a Keepstone mount, so that its server is not asked.

@@ -58,7 +58,10 @@ fn open(
     let options = EvictOptions { policy, ..EvictOptions::for_pool(&inner.statfs()) };
     let cache = Loading::attach(inner, below)
         .map_err(|err| match err {
-            Errno::XDEV => anyhow!("the pool is the cache of another directory or store; format another one with `keepstone mkfs --cache`"),
+            Errno::XDEV => anyhow!(
+                "the pool is the cache of another directory or store; make a new one with `keepstone mkfs --cache`. If \
+                 that directory is lost, `keepstone export` writes what the pool has to an archive"
+            ),
             err => err.into(),
         })
         .with_context(|| format!("{} as the cache of {name}", pool.display()))?;

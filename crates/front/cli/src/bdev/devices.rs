@@ -15,7 +15,7 @@ use super::args::DeviceArgs;
 use super::holder;
 use crate::mount::recording::Recording;
 use crate::pool::{self, DomainReport};
-use crate::size;
+use crate::{size, trust};
 
 /// Facts about a device that do not change while it is open.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -72,6 +72,9 @@ impl Drop for Created {
 
 /// Opens `path`. Creates it first if `args` ask for that and it does not exist.
 pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Result<Opened> {
+    if args.create {
+        trust::refuse_planted(path, "remove it, or name another file")?;
+    }
     let created = match args.size.filter(|_| args.create && !path.exists()) {
         None => None,
         Some(size) => {

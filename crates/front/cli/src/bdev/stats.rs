@@ -13,7 +13,7 @@ use super::control::{self, BdevServer, ControlRequest};
 use super::{devices, looped};
 use crate::output::{self, text};
 use crate::prometheus::Metrics;
-use crate::size;
+use crate::{shown, size};
 
 /// Longest time for a server to end, in seconds.
 const END_SECONDS_MAX: i64 = 60;
@@ -43,12 +43,13 @@ pub fn list(json: bool) -> Result<()> {
         }
         for export in items(&status["exports"]) {
             let bytes = size::show(export["size_bytes"].as_u64().unwrap_or(0));
-            say!("  {} {bytes} {}", text(&export["name"]), text(&export["path"]));
+            let [name, path] = ["name", "path"].map(|field| text(&export[field]));
+            say!("  {} {bytes} {}", shown::name(&name), shown::path(&path));
         }
     }
     for orphan in orphans {
         say!("- loop {0}, whose server was killed; `keepstone bdev detach {0}`", orphan.device);
-        say!("  {}", orphan.pool);
+        say!("  {}", shown::path(&orphan.pool));
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use engines::branching::{CommittedBranch, PathBytes};
 use serde::Serialize;
 
 use super::{CommitArgs, with_branches};
-use crate::{output, pool};
+use crate::{output, pool, shown};
 
 #[derive(Serialize)]
 struct Report {
@@ -48,7 +48,7 @@ pub fn run(args: &CommitArgs, json: bool) -> Result<ExitCode> {
 fn print(report: &Report) {
     let Report { pool, branch, committed, merged, conflicts } = report;
     if !committed {
-        conflicts.iter().for_each(|path| say!("{path}"));
+        conflicts.iter().for_each(|path| say!("{}", shown::path(path)));
         output::notice(format_args!(
             "{pool}@{branch}: not committed; the pool and the branch have both changed the listed paths. `--force` takes \
              those of the branch"

@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 
 use super::options::{LIFTABLE, Options};
-use crate::trust;
+use crate::{pool, trust};
 
 /// Flags that flags-F1 sets.
 pub const GUARDED: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
@@ -48,6 +48,21 @@ pub fn of_mount(pool: &Path, options: &Options) -> Result<(MountFlags, Option<St
             Ok((asked | missing, Some(notice)))
         }
         _ => Ok((asked, None)),
+    }
+}
+
+/// Returns the flags of a mount of `pool` that has the flags `kept` and is mounted again with these
+/// options, as [`of_mount`]. A cache keeps those of its directory that are not lifted.
+pub fn of_remount(
+    pool: &Path,
+    kept: MountFlags,
+    options: &Options,
+) -> Result<(MountFlags, Option<String>)> {
+    // A mount whose pool cannot be read may be a cache.
+    let is_cache = pool::info(pool).map_or(true, |(info, _)| info.has_backing_store);
+    match is_cache {
+        true => Ok((of_cache(kept & LIFTABLE, options)? - MountFlags::SILENT, None)),
+        false => of_mount(pool, options),
     }
 }
 

@@ -160,8 +160,10 @@ impl ControlRequest {
                 check_writable(&dir)?;
             }
             check_durability(&dir, self.options.durability)?;
-            let pool = fuse::mount_at(&dir)?.map_or(self.pool, |mount| mount.source);
-            let (flags, notice) = flags::of_mount(&pool, &self.options)?;
+            let mount = fuse::mount_at(&dir)?;
+            let kept = mount.as_ref().map_or(fuse::MountFlags::empty(), fuse::MountEntry::flags);
+            let pool = mount.map_or(self.pool, |mount| pool::of_source(mount.source));
+            let (flags, notice) = flags::of_remount(&pool, kept, &self.options)?;
             notice.iter().for_each(output::notice);
             fuse::remount(&dir, flags)
                 .with_context(|| format!("{}: cannot remount", dir.display()))?;

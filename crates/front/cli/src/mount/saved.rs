@@ -10,7 +10,7 @@ use os::nameless::parent_of;
 
 use crate::args::MkfsArgs;
 use crate::copies::{NewFile, copy_pool};
-use crate::{mkfs, pool};
+use crate::{mkfs, pool, trust};
 
 /// The steps before and after a mount that make and save the pool.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,6 +69,9 @@ impl PoolLife {
         self.save.as_ref().map_or(Ok(()), |file| check_place(file))?;
         // Also a symbolic link without a target, which mkfs explains.
         let exists = pool.symlink_metadata().is_ok();
+        if exists && (self.create || self.restore.is_some()) {
+            trust::refuse_planted(pool, "remove it, or name another file")?;
+        }
         match &self.restore {
             _ if exists => {}
             Some(file) if file.exists() => copy_pool(file, pool, None).with_context(|| {

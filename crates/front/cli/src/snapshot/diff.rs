@@ -16,7 +16,7 @@ use serde::Serialize;
 use vfs::{Errno, FileKind, Ino, ROOT};
 
 use super::{attached, check_layout, explain, name};
-use crate::{output, pool};
+use crate::{output, pool, shown};
 
 /// `keepstone snapshot diff`
 #[derive(Debug, Args)]
@@ -67,7 +67,7 @@ impl Differences {
             Difference::Removed => ('-', &mut self.removed),
             Difference::Changed => ('M', &mut self.changed),
         };
-        self.lines.push(format!("{sign} {path}"));
+        self.lines.push(format!("{sign} {}", shown::path(&path)));
         list.push(path);
     }
 }

@@ -10,9 +10,13 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::attach::Cached;
-use crate::common::{PermissionsExt as _, Sandbox, as_nobody};
+use crate::common::Sandbox;
 
-fn text_of(output: &std::process::Output) -> String {
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+pub fn text_of(output: &std::process::Output) -> String {
     [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text)).concat()
 }
 
@@ -181,12 +185,6 @@ fn commands_say_first_what_they_cannot_do() {
     let s = Sandbox::formatted();
     let sent = s.run(["send", &format!("{}@none", s.pool_str())]);
     assert!(!sent.status.success() && sent.stdout.is_empty(), "{sent:?}");
-    let cache = s.outside("cache");
-    let cache = cache.to_str().unwrap();
-    s.ok(["mkfs", cache, "--size", "64M", "--cache"]);
-    let exported = s.run(["export", cache]);
-    assert!(!exported.status.success() && exported.stdout.is_empty(), "{exported:?}");
-    assert!(text_of(&exported).contains("the directory"), "{exported:?}");
     let told = s.fails(["mount", "-o", "ro,direct", s.pool_str(), s.dir_str()], 1);
     assert!(told.contains("read-only"), "{told}");
     // 1 would mean that problems were found.
@@ -197,95 +195,37 @@ fn commands_say_first_what_they_cannot_do() {
 }
 
 #[test]
-fn sizes_that_no_pool_can_have_are_wrong_usage() {
-    let s = Sandbox::formatted();
-    for size in ["1", "17T"] {
-        let refused = s.fails(["resize", s.pool_str(), size], 2);
-        assert!(refused.contains("256 KiB and at most 16 TiB less 4 KiB"), "{refused}");
-    }
-    assert!(s.ok(["info", s.pool_str()]).contains("resizable   up to"));
-    let refused = s.fails(["bdev", "grow", s.pool_str(), "--size", "128M"], 1);
-    assert!(refused.contains("`keepstone resize` gives it another size"), "{refused}");
-    let other = s.outside("other");
-    let mkfs = ["mkfs", other.to_str().unwrap(), "--size", "64M"];
-    for (options, why) in [
-        (&["--thick", "--max-size", "1G"][..], "only a thin pool"),
-        (&["--cache", "--max-size", "1G"], "only a thin pool"),
-        (&["--cache", "--layout", "scmfs"], "only of the layout bpfs"),
-        (&["--max-size", "17T"], "--max-size: 17 TiB: a pool of the layout bpfs has at least"),
-    ] {
-        let refused = s.fails(mkfs.iter().chain(options), 2);
-        assert!(refused.contains(why), "{refused}");
-        assert!(!other.exists(), "{options:?}");
-    }
-}
-
-#[test]
-fn a_directory_that_cannot_be_served_is_named() {
-    let s = Sandbox::empty();
-    let run = |dir: &str| {
-        let output = s.run(["run", "--direct", dir, "--", "true"]);
-        assert!(output.status.success(), "{output:?}");
-        text_of(&output)
-    };
-    let notice = run("/proc");
-    assert!(notice.contains("--direct /proc: proc without DAX"), "{notice}");
-    assert_eq!(run("/dev/shm"), "");
-    assert_eq!(text_of(&s.run(["run", "--quiet", "--direct", "/proc", "--", "true"])), "");
-}
-
-#[test]
-fn a_missing_snapshot_is_not_a_damaged_pool() {
-    let s = Sandbox::formatted();
-    let name = format!("{}@typo", s.pool_str());
-    for args in [
-        &["mount", &name, s.dir_str()][..],
-        &["export", &name, "-o", s.outside("archive").to_str().unwrap()],
-        &["snapshot", "diff", s.pool_str(), "typo"],
-    ] {
-        let refused = s.fails(args, 1);
-        assert!(refused.contains("no snapshot"), "{refused}");
-        assert!(refused.contains("`keepstone snapshot list"), "{refused}");
-        assert!(!refused.contains("cannot be opened"), "{refused}");
-    }
-    s.ok(["mkfs", s.pool_str(), "--cache", "--force"]);
-    let refused = s.fails(["mount", &name, s.dir_str()], 1);
-    assert!(refused.contains("a cache has no snapshots"), "{refused}");
-}
-
-#[test]
-fn statistics_are_found_by_the_pool() {
-    let mut s = Sandbox::formatted();
-    let refused = s.fails(["stats", s.pool_str()], 1);
-    assert!(refused.contains("no pool is mounted there"), "{refused}");
-    s.mount(&[]);
-    let stats: Value = serde_json::from_str(&s.ok(["stats", s.pool_str(), "--json"])).unwrap();
-    assert_eq!(stats["pool"], s.pool_str());
-    let tag = format!("UUID={}", stats["uuid"].as_str().unwrap());
-    assert!(s.ok(["stats", &tag]).contains(s.pool_str()));
+fn a_name_ends_no_line_of_a_list() {
+    let s = Sandbox::mounted(&[]);
+    s.ok(["snapshot", "create", s.dir_str(), "before"]);
+    fs::create_dir(s.path("a\n- ")).unwrap();
+    fs::write(s.path("a\n- /shadow"), "").unwrap();
+    let told = s.ok(["snapshot", "diff", s.dir_str(), "before"]);
+    assert_eq!(told, "+ /a\\n- \n+ /a\\n- /shadow\n");
     s.umount();
 }
 
+/// Changes in the pool of a cache can be saved although the cached directory is lost.
 #[test]
-fn messages_name_what_is_missing_and_who_may() {
-    let mut s = Sandbox::formatted();
-    let file = s.outside("none/pool");
-    let missing = s.fails(["mkfs", file.to_str().unwrap(), "--size", "1M"], 1);
-    assert!(missing.contains("the directory") && missing.contains("does not exist"), "{missing}");
-    let refused = s.fails(["mount", s.pool_str(), "/dev/null"], 1);
-    assert!(refused.contains("/dev/null: is not a directory"), "{refused}");
-    let none = s.fails(["doctor", "/dev/shm/nothing-here"], 1);
-    assert!(none.is_empty(), "{none}");
-    let found = text_of(&s.run(["doctor", "/dev/shm/nothing-here"]));
-    assert_eq!(found.matches("os error 2").count(), 1, "{found}");
-
-    fs::set_permissions(&s.pool, fs::Permissions::from_mode(0o600)).unwrap();
-    s.mount(&["-o", "allow_other"]);
-    let program = env!("CARGO_BIN_EXE_keepstone");
-    let as_other = |command: &str| as_nobody(&format!("{program} {command} 2>&1 || true"));
-    let refused = as_other(&format!("info {}", s.pool_str()));
-    assert!(refused.contains("it belongs to user 0 (mode 0600)"), "{refused}");
-    let refused = as_other(&format!("umount {}", s.dir_str()));
-    assert!(refused.contains("user 0 has mounted it"), "{refused}");
-    s.umount();
+fn what_a_cache_has_can_be_exported() {
+    let cached = Cached::new();
+    let (pool, data) = (cached.pool(), cached.data());
+    fs::create_dir_all(data.join("unread/below")).unwrap();
+    fs::write(data.join("unread/below/file"), "below").unwrap();
+    fs::create_dir(data.join("read")).unwrap();
+    fs::write(data.join("read/old"), "below").unwrap();
+    cached.attach(&["--max-age", "3600"]);
+    fs::write(data.join("read/new"), "changed").unwrap();
+    crate::common::kill_server_of(&cached.status());
+    let archive = cached.base.path().join("archive");
+    let exported = cached.run(&["export", text(&pool), "--output", text(&archive)]);
+    assert_eq!(exported.status.code(), Some(1), "{exported:?}");
+    let told = text_of(&exported);
+    for part in ["read/old: not in the pool", "unread/: not in the pool", "are not in the archive"]
+    {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let listed = crate::common::tool("tar", &["-tf", text(&archive)]);
+    assert_eq!(listed.lines().collect::<Vec<_>>(), ["./", "./read/", "./read/new", "./unread/"]);
+    cached.detach();
 }
