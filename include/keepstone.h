@@ -1,7 +1,7 @@
 /* Keepstone: files in persistent memory, in the caller's own process.
  *
  * A pool is opened by its path; no mount is needed, and any number of processes may have it open,
- * with and without mounts made with `-o direct`. Where the pool's memory is durable, every function is
+ * with and without a mount (not one made with `-o exclusive`). Where the pool's memory is durable, every function is
  * atomic, and durable when it returns; in a pool of the layout scmfs not the content of files, which is
  * durable when ks_fsync or ks_close_pool has returned. Functions return -1 (handles: NULL) and set errno, as the
  * functions of POSIX they are named after. Whoever may open the pool for reading and writing may do

@@ -79,7 +79,11 @@ use targets::{Amount, Amounts, Stopped, WrongUsage};
 Example: keepstone bench run tmpfs pool dir:/var/tmp --quick
          keepstone bench engine overwrite/4K read/4K --quick
 
-Times are of use only relative to those of the peers in the same run."
+Times are of use only relative to those of the peers in the same run.
+
+The commands from `engine` to `misses` have two more options. --dram: pools in DRAM are not \
+flushed, as by `run`; without it, DRAM is used as if it were persistent memory. --strict: the \
+exit status is 1 if a row misses its target."
 )]
 struct Cli {
     /// Print results as JSON on stdout.
@@ -88,19 +92,19 @@ struct Cli {
     /// Write results as JSON to FILE too, for `report`.
     #[arg(long, value_name = "FILE", global = true, overrides_with = "save")]
     save: Option<PathBuf>,
-    /// Measure less: 15 rounds, shorter ones, smaller pools.
+    /// Measure less: fewer and shorter rounds, smaller files and pools.
     #[arg(long, global = true)]
     quick: bool,
     /// Measure next to nothing, to see that it works: of aging, iozone, postmark, ratios, scaling
     /// and misses.
     #[arg(long, global = true, hide = true)]
     tiny: bool,
-    /// Exit with status 1 where a target is missed.
-    #[arg(long, global = true)]
+    /// Exit with status 1 if a row misses its target; not of `run` and `scale`.
+    #[arg(long, global = true, hide = true)]
     strict: bool,
     /// Measure pools in DRAM without flushes; writes of up to a page go through the caches.
-    /// Default: as if DRAM were persistent memory.
-    #[arg(long, global = true)]
+    /// Without it, `run` and `scale` do so, too, and the others as if DRAM were persistent memory.
+    #[arg(long, global = true, hide = true)]
     dram: bool,
     #[command(subcommand)]
     command: Command,
@@ -125,11 +129,12 @@ Targets: dir:DIR       a new directory in DIR; with `direct`, under `keepstone r
          loop[:DIR]    ext4 on a loop device on a file in DIR (root); size=
          device:FILE   a device: reads only, or with `overwrite` also writes, which destroy its data
 
-The first target is measured twice; the ratio of both is the noise. Ratios are medians over rounds,
-with the interval that holds the true one with a probability of 95 %. `=` marks ratios that do not
-differ from the noise.
+The first target is measured twice; the ratio of both is the noise. Ratios are medians over \
+rounds, with the interval that holds the true one with a probability of 95 %. `=` marks ratios \
+that do not differ from the noise.
 
-Exit status: 0 done; 1 a target or case failed; 2 wrong usage; 3 a ratio is worse than --baseline.")]
+Exit status: 0 done; 1 a target or case failed; 2 wrong usage; 3 a ratio is worse than \
+--baseline.")]
     Run(targets::RunArgs),
     /// Write the results of `run`, as --save has written them, as documents.
     #[command(after_help = "Example: keepstone bench page results.json --html bench.html")]
@@ -143,10 +148,10 @@ Exit status: 0 done; 1 a target or case failed; 2 wrong usage; 3 a ratio is wors
     #[command(after_help = "\
 Example: keepstone bench scale pool tmpfs dir:/var/tmp --files 1000000 --html scale.html
 
-Targets are those of `run`. Files: 1000, 10 000, … up to --files in one directory; of new pools also
-the time to mount and the DRAM for each file. Sizes: files of 1 MiB, 16 MiB, … up to --file, then
-sparse ones up to --sparse. Users: 1, 2, 4, … threads and processes up to --users. Pools: new ones of 1 GiB, 16 GiB,
-… up to --pool, which take space only as files need it.
+Targets are those of `run`. Files: 1000, 10 000, … up to --files in one directory; of new pools \
+also the time to mount and the DRAM for each file. Sizes: files of 1 MiB, 16 MiB, … up to --file, \
+then sparse ones up to --sparse. Users: 1, 2, 4, … threads and processes up to --users. Pools: \
+new ones of 1 GiB, 16 GiB, … up to --pool, which take space only as files need it.
 
 Exit status: 0 done; 1 a target or a part failed; 2 wrong usage.")]
     Scale(targets::ScaleArgs),
@@ -243,7 +248,7 @@ Exit status: 0 done; 1 a target or a part failed; 2 wrong usage.")]
         keepstone: Option<PathBuf>,
     },
     /// Full pools after churning: free space in huge pages, runs of files, speed against new pools.
-    #[command(after_help = "Example: keepstone-bench aging scmfs/90 --churn 20 --quick
+    #[command(after_help = "Example: keepstone bench aging scmfs/90 --churn 20 --quick
 
 Cases are aging/ENGINE/LEVEL. Space is churned by fallocate, which takes it as writing does.")]
     Aging {
@@ -264,10 +269,10 @@ Cases are aging/ENGINE/LEVEL. Space is churned by fallocate, which takes it as w
     },
     /// IOzone's workloads by records of 4 KiB to 8 MiB, against tmpfs, ramfs, ext2 and ext4 (as
     /// root) and bare copies.
-    #[command(after_help = "Example: keepstone-bench iozone 'random read' /4K --quick
+    #[command(after_help = "Example: keepstone bench iozone 'random read' /4K --quick
 
-Cases are iozone/WORKLOAD/RECORD; WORKLOAD is write, re-write, read, re-read, random read,
-random write, backward read or strided read.")]
+Cases are iozone/WORKLOAD/RECORD; WORKLOAD is write, re-write, read, re-read, random read, random \
+write, backward read or strided read.")]
     Iozone {
         #[command(flatten)]
         cases: Cases,
@@ -280,9 +285,9 @@ random write, backward read or strided read.")]
     },
     /// PostMark: 400 000 transactions on 10 000 files, read- and write-intensive, against the same
     /// systems.
-    #[command(after_help = "Example: keepstone-bench postmark write-intensive --quick
+    #[command(after_help = "Example: keepstone bench postmark write-intensive --quick
 
-Cases are postmark/LOAD/PHASE; LOAD is read-intensive or write-intensive, PHASE create,
+Cases are postmark/LOAD/PHASE; LOAD is read-intensive or write-intensive, PHASE create, \
 transactions or remove. The number of rounds is fixed.")]
     Postmark {
         #[command(flatten)]
@@ -296,9 +301,10 @@ transactions or remove. The number of rounds is fixed.")]
     },
     /// Threads that read and write by calls and through mapped memory, as shares of what bare
     /// copies move.
-    #[command(after_help = "Example: keepstone-bench scaling read/4K --threads 4 --quick
+    #[command(after_help = "Example: keepstone bench scaling read/4K --threads 4 --quick
 
-Cases are scaling/KIND/RECORD/THREADS; KIND is read, write, or write-one, where all write to one file.")]
+Cases are scaling/KIND/RECORD/THREADS; KIND is read, write, or write-one, where all write to one \
+file.")]
     Scaling {
         #[command(flatten)]
         cases: Cases,
@@ -314,7 +320,7 @@ Cases are scaling/KIND/RECORD/THREADS; KIND is read, write, or write-one, where 
     },
     /// Overwriting, appending, creating, and mapped memory of SCMFS against tmpfs, and against
     /// SCMFS without pre-allocation.
-    #[command(after_help = "Example: keepstone-bench ratios append --quick
+    #[command(after_help = "Example: keepstone bench ratios append --quick
 
 Cases are ratios/overwrite/4K, ratios/mapped/KIND, ratios/append/FILES and ratios/create/SIZE.")]
     Ratios {
@@ -325,7 +331,7 @@ Cases are ratios/overwrite/4K, ratios/mapped/KIND, ratios/append/FILES and ratio
         clock: Clock,
     },
     /// Cache misses of calls, simulated by valgrind, and data-TLB misses, modelled.
-    #[command(after_help = "Example: keepstone-bench misses 'random read' tlb --quick
+    #[command(after_help = "Example: keepstone bench misses 'random read' tlb --quick
 
 Cases are calls by their names in the table, and tlb.")]
     Misses {
@@ -356,7 +362,7 @@ Cases are calls by their names in the table, and tlb.")]
     },
     /// Write saved results as documents and plots, one document for each subcommand.
     ///
-    /// Example: keepstone-bench report .work/bench/engine.json
+    /// Example: keepstone bench report .work/bench/engine.json
     Report {
         /// The directory for documents and plots.
         #[arg(long, value_name = "DIR", default_value = "docs/measurements")]

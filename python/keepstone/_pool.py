@@ -48,8 +48,8 @@ class DirEntry:
 
 
 class Pool:
-    """A pool that this process has open, by the path of its file or device. No mount is needed; mounts made with
-    `-o direct` and other programs may use the pool at the same time.
+    """A pool that this process has open, by the path of its file or device. No mount is needed; a mount of
+    it, unless made with `-o exclusive`, and other programs may use the pool at the same time.
 
     Paths begin at the root of the pool, and may be str, bytes or os.PathLike. Methods are named as in the module os,
     and raise OSError as those do. A child of os.fork must not use the pool."""

@@ -114,7 +114,7 @@ impl Place {
             }
             Kind::Bdev(dir) | Kind::Loop(dir) => {
                 let is_root = rustix::process::geteuid().is_root();
-                ensure!(is_root, "{}: making devices takes root", spec.name);
+                ensure!(is_root, "making devices takes root");
                 let home = new_dir(dir)?;
                 let below = Durability::of_dir(keepstone, dir)?;
                 let device = match &spec.kind {

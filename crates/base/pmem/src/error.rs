@@ -1,14 +1,15 @@
 //! Errors of opening and creating regions: each names the object, the cause and a remedy.
 
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 /// The reason why a region could not be opened or created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
-    #[error("{}: cannot {action}: {source}{}", path.display(), remedy(source))]
+    #[error("{}: cannot {action}: {source}{}", path.display(), remedy(path, source))]
     Io {
         /// The region.
         path: PathBuf,
@@ -44,7 +45,7 @@ pub enum Error {
         need: u64,
     },
     /// Neither a regular file nor a devdax device.
-    #[error("{}: is a {kind}; a region is a regular file or a devdax device (/dev/daxX.Y)", path.display())]
+    #[error("{}: is a {kind}; a pool is a regular file or a devdax device (/dev/daxX.Y)", path.display())]
     NotARegion {
         /// The path.
         path: PathBuf,
@@ -77,12 +78,10 @@ pub enum Error {
 }
 
 /// Returns the remedy for an error of the system, to append to its message; may be empty.
-fn remedy(source: &io::Error) -> &'static str {
-    match source.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM) => {
-            "; check owner and mode of the file, or open it read-only"
-        }
-        Some(libc::ENOENT) => "; create it first",
+fn remedy(path: &Path, source: &io::Error) -> String {
+    let text = match source.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => return refused(path),
+        Some(libc::ENOENT) => return missing(path),
         Some(libc::ENOSPC) => "; free space on the file system, or choose a smaller size",
         Some(libc::EDQUOT) => "; the quota is used up: choose a smaller size",
         Some(libc::ENOMEM) => {
@@ -91,18 +90,49 @@ fn remedy(source: &io::Error) -> &'static str {
         Some(libc::ENODEV | libc::EOPNOTSUPP) => {
             "; the file system cannot do this: put the file on fsdax, tmpfs, ext4, xfs or btrfs"
         }
-        Some(libc::EROFS) => "; the file system is mounted read-only: open the region read-only",
+        Some(libc::EROFS) => "; the file system is mounted read-only",
         _ => "",
+    };
+    text.to_owned()
+}
+
+/// Returns the directory of a path.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Names the user that may open a file, or make one in its directory.
+fn refused(path: &Path) -> String {
+    let of = |path: &Path| path.metadata().map(|found| (found.uid(), found.mode() & 0o7777));
+    let own = rustix::process::geteuid().as_raw();
+    match (of(path), of(parent(path))) {
+        (Ok((user, mode)), _) if user == own => format!(
+            "; it belongs to this user (mode {mode:04o}): try `chmod u+rw`; `lsattr` shows whether it \
+             is immutable"
+        ),
+        (Ok((user, mode)), _) => format!(
+            "; it belongs to user {user} (mode {mode:04o}): run this as that user, or give the file \
+             a group of yours and mode 660 (`chgrp`, `chmod`)"
+        ),
+        (Err(err), Ok((user, mode))) if err.kind() == io::ErrorKind::NotFound => format!(
+            "; its directory belongs to user {user} (mode {mode:04o}): run this as that user, or \
+             choose another directory"
+        ),
+        _ => "; this user may not search a directory above it".to_owned(),
+    }
+}
+
+/// Names the directory that has to be created before a file.
+fn missing(path: &Path) -> String {
+    match parent(path).metadata() {
+        Err(_) => format!("; the directory {} does not exist", parent(path).display()),
+        Ok(_) => "; create it first".to_owned(),
     }
 }
 
 impl Error {
     /// Makes the error of a system call on `path`; `action` completes "cannot …".
-    pub(crate) fn io(
-        path: &std::path::Path,
-        action: &'static str,
-        e: impl Into<io::Error>,
-    ) -> Self {
+    pub(crate) fn io(path: &Path, action: &'static str, e: impl Into<io::Error>) -> Self {
         Error::Io { path: path.to_owned(), action, source: e.into() }
     }
 

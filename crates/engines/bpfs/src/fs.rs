@@ -49,7 +49,7 @@ impl<M: Medium> Files<M> {
             false => self.find_snapshot(name),
         };
         let entry = found.map_err(|e| match e {
-            Errno::NOENT => Error::Unusable(format!("it has no snapshot `{name}`")),
+            Errno::NOENT => Error::NoSnapshot(name.to_owned()),
             _ => Error::Unusable(format!("the entry of its snapshot `{name}` is damaged")),
         })?;
         let _ = self.snapshot.set(entry);

@@ -44,9 +44,10 @@ pub enum CliCommand {
     #[command(after_help = "\
 Example: keepstone mount /dev/shm/pool /mnt
 
-In /etc/fstab: /var/lib/pool /mnt fuse.keepstone defaults 0 0
+In /etc/fstab:
+  /var/lib/pool /mnt fuse.keepstone defaults 0 0
 A disk in memory that survives a reboot, as a line of /etc/fstab:
-  keepstone:/dev/shm/ram /mnt fuse.keepstone create,size=2G,save=/var/lib/ram.pool,restore=/var/lib/ram.pool 0 0
+  keepstone:/dev/shm/ram /mnt fuse.keepstone create,size=2G,save=/srv/ram,restore=/srv/ram 0 0
 The command replaces a mount on DIR whose server has been killed.")]
     Mount(MountArgs),
     /// Make a pool the cache of a directory of any file system, or of a tree in an object store.
@@ -56,8 +57,9 @@ Example: keepstone mkfs /dev/shm/cache --cache --size 4G
          keepstone attach status /srv/data
          keepstone umount /srv/data
 
-The files stay in DIR. The pool holds what programs use of the tree, and the server writes changes back. `umount`
-writes everything back before it ends. After a crash, attach the pool again: it has the acknowledged changes.")]
+The files stay in DIR. The pool holds what programs use of the tree, and the server writes \
+changes back. `umount` writes everything back before it ends. After a crash, attach the pool \
+again: it has the acknowledged changes.")]
     Attach(crate::attach::AttachArgs),
     /// Unmount a directory; returns when its server is gone.
     #[command(after_help = "Example: keepstone umount /mnt")]
@@ -69,40 +71,47 @@ writes everything back before it ends. After a crash, attach the pool again: it 
     #[command(after_help = "\
 Example: keepstone check /dev/shm/pool --repair
 
-Exit status: 0 the pool is clean; 1 problems were found (and, with --repair, all repaired);
-4 problems remain that cannot be repaired, or the pool could not be checked.")]
+Exit status: 0 the pool is clean; 1 problems were found (and, with --repair, all repaired); 4 \
+problems remain that cannot be repaired, or the pool could not be checked.")]
     Check(CheckArgs),
     /// Give the free space of a thin pool back to the file system that holds the pool.
     #[command(after_help = "\
 Example: keepstone trim /mnt
 
-The server of a mount does so by itself when space has been free for some seconds, for whole 2 MiB. This command
-gives back all free space, also while programs use the pool. It takes the place of fstrim(8): the kernel does not
-pass FITRIM on to FUSE file systems.")]
+The server of a mount does so by itself: for huge pages of 2 MiB that have been free for ten \
+seconds, and after twenty seconds for pieces of 64 KiB, of huge pages that are mostly free. It \
+keeps some free space for new files. This command gives back all free space, also while programs \
+use the pool. It takes the place of fstrim(8): the kernel does not pass FITRIM on to FUSE file \
+systems.")]
     Trim(PoolArgs),
-    /// Make a pool larger or smaller while no process uses it.
+    /// Make a pool larger or smaller; a thin one also while programs use it.
     #[command(after_help = "\
-Example: keepstone umount /mnt
-         keepstone resize /dev/shm/pool 2G
+Example: keepstone resize /dev/shm/pool 2G
 
-A smaller pool must hold all files. A power failure meanwhile leaves the pool with the old size or the new one.")]
+While programs use a thin pool, it can grow up to the limit that `keepstone info` shows (`mkfs \
+--max-size`). Beyond that, and for thick pools and caches, no process may use the pool: unmount \
+it first.
+
+A smaller pool must hold all files. A power failure meanwhile leaves the pool with the old size \
+or the new one.")]
     Resize(ResizeArgs),
     /// Clone a file or a directory tree within a mounted pool: the copy shares all blocks.
     #[command(after_help = "\
 Example: keepstone clone /mnt/template /mnt/test-1
 
-The clone takes no space until files change, and appears as a whole. It has the attributes,
-extended attributes, times and hard links of the source. Each file is cloned as it is at one moment:
-stop programs whose files belong together before their tree is cloned. A clone that is killed can
-leave a directory `.NAME.clone-…` beside DST; remove it. On a pool of the layout scmfs, files are
-copied.")]
+The clone takes no space until files change, and appears as a whole. It has the attributes, \
+extended attributes, times and hard links of the source. Each file is cloned as it is at one \
+moment: stop programs whose files belong together before their tree is cloned. A clone that is \
+killed can leave a directory `.NAME.clone-…` beside DST; remove it. On a pool of the layout \
+scmfs, files are copied.")]
     Clone(CloneArgs),
     /// Copy a whole pool that is not in use to a new file, with a UUID of its own.
     #[command(after_help = "\
 Example: keepstone clone-pool /dev/shm/pool /var/backups/pool --label backup
 
-Holes of a thin pool take no space in the copy. A copy made by other means has the UUID of its pool, and only one
-of the two can be mounted at a time. The snapshots of the pool are in the copy, too.")]
+Holes of a thin pool take no space in the copy. A copy made by other means has the UUID of its \
+pool: while one of the two is mounted, the other can only be mounted read-only. The snapshots of \
+the pool are in the copy, too.")]
     ClonePool(ClonePoolArgs),
     /// Write a pool that is not in use, or a snapshot of any pool, to a tar archive.
     #[command(after_help = "\
@@ -110,27 +119,34 @@ Example: keepstone snapshot create /mnt nightly
          keepstone export /dev/shm/pool@nightly | zstd >nightly.tar.zst
          keepstone snapshot delete /mnt nightly
 
-The archive has the POSIX format (pax), with owners, times in ns, extended attributes, ACLs, hard links and
-holes. GNU tar extracts it: `tar --xattrs --xattrs-include='*' -xpf`. Sockets are left out.")]
+The archive has the POSIX format (pax), with owners, times in ns, extended attributes, ACLs, hard \
+links and holes. GNU tar extracts it: `tar --xattrs --xattrs-include='*' -xpf`. Sockets are left \
+out.")]
     Export(ExportArgs),
     /// Write a snapshot, or what differs from an older one, as a stream for `receive`.
     #[command(after_help = "\
 Example: keepstone snapshot create /mnt tuesday
          keepstone send /mnt@tuesday --from monday | ssh backup keepstone receive /srv/pool
 
-A stream of differences has no more than these, and to find them reads little else. Files that share blocks
-are sent as files of their own.")]
+A stream of differences has no more than these, and to find them reads little else. Files that \
+share blocks are sent as files of their own.")]
     Send(crate::stream::SendArgs),
     /// Make a snapshot from a stream of `send`, also while programs use the pool.
     #[command(after_help = "\
 Example: keepstone receive /srv/pool stream
          keepstone receive /srv/pool --rollback <stream
 
-The snapshot exists when all of the stream has come and was checked. If the stream breaks off, what has come
-stays, and a token is printed: `keepstone send --resume TOKEN` continues. `--abort POOL@NAME` gives it back.
-The pool may have another size than the sender's.")]
+The snapshot exists when all of the stream has come and was checked. If the stream breaks off, \
+what has come stays, and a token is printed: `keepstone send --resume TOKEN` continues. `--abort \
+POOL@NAME` gives it back. The pool may have another size than the sender's.")]
     Receive(crate::stream::ReceiveArgs),
-    /// Keep states of a pool: create, list, mount and delete snapshots, and go back to one.
+    /// Keep states of a pool: create, list, compare and delete snapshots, and go back to one.
+    #[command(after_help = "\
+Example: keepstone snapshot create /mnt monday
+         keepstone mount /dev/shm/pool@monday /mnt/monday
+
+A snapshot is mounted by its name, POOL@NAME, and can be read below `.snapshots` of the pool's \
+mount.")]
     Snapshot {
         /// The command.
         #[command(subcommand)]
@@ -138,6 +154,11 @@ The pool may have another size than the sender's.")]
     },
     /// Work on copies of a pool's tree that share its contents: create, list, commit and discard
     /// branches.
+    #[command(after_help = "\
+Example: keepstone branch create /mnt test-1
+         keepstone mount /dev/shm/pool@test-1 /mnt/test-1
+         keepstone umount /mnt/test-1
+         keepstone branch commit /mnt test-1")]
     Branch {
         /// The command.
         #[command(subcommand)]
@@ -155,15 +176,15 @@ Example: keepstone top
          keepstone top --interval 5 /mnt /dev/loop0
          keepstone top --count 1 --json
 
-The first table shows totals since each server started, later tables show rates per second. OPS are
-requests to the server; programs under `keepstone run` make hardly any. P50 and P99 are percentiles
-of the time of a request, at most an eighth too large. ERRORS are totals since the server
-started. For caches, STATE shows how much data is not written back, and how long the oldest of it
-has been waiting.
+The first table shows totals since each server started, later tables show rates per second. OPS \
+are requests to the server; programs under `keepstone run` make hardly any. P50 and P99 are \
+percentiles of the time of a request, at most an eighth too large. ERRORS are totals since the \
+server started. For caches, STATE shows how much data is not written back, and how long the \
+oldest of it has been waiting.
 `no answer`: the server is stopped, or waits for something itself.
 
-On a terminal the view is redrawn in place; q or Ctrl-C ends it. Elsewhere,
-each table is printed below the previous one.")]
+On a terminal the view is redrawn in place; q or Ctrl-C ends it. Elsewhere, each table is printed \
+below the previous one.")]
     Top(TopArgs),
     #[command(flatten)]
     Run(RunCommand),
@@ -177,7 +198,8 @@ each table is printed below the previous one.")]
     #[command(after_help = "\
 Example: keepstone doctor /dev/shm/pool
 
-For a program, it shows how `keepstone run` would serve it; for a unit, which of its settings keep it from pools.
+For a program, it shows how `keepstone run` would serve it; for a unit, which of its settings \
+keep it from pools.
 
 Exit status: 0 pools can be used; 1 something necessary is missing.")]
     Doctor(DoctorArgs),
@@ -187,9 +209,9 @@ Example: keepstone volumes &
          docker volume create --driver keepstone --opt size=4G data
          docker run --rm -v data:/data alpine touch /data/file
 
-Options of volumes: size=1G (default), layout=bpfs|scmfs, thin=true|false (as of mkfs), and save=true:
-a pool in memory, which is copied to a file when the last container has ended. SIGTERM ends the
-server; volumes that are in use stay mounted, and the next server knows their users.")]
+Options of volumes: size=1G (default), layout=bpfs|scmfs, thin=true|false (as of mkfs), and \
+save=true: a pool in memory, which is copied to a file when the last container has ended. SIGTERM \
+ends the server; volumes that are in use stay mounted, and the next server knows their users.")]
     Volumes(crate::volumes::VolumesArgs),
     /// Measure directories, pools, caches and devices against each other.
     #[command(
@@ -199,7 +221,8 @@ Example: keepstone bench run tmpfs pool dir:/var/tmp --quick
          keepstone bench run disk=dir:/srv cache:/srv --html bench.html --save bench.json
          keepstone bench run disk=dir:/srv cache:/srv --baseline bench.json
 
-`keepstone bench run --help` describes targets and exit status; docs/BENCH.md explains the method."
+`keepstone bench run --help` describes targets and exit status; docs/BENCH.md explains the \
+method."
     )]
     Bench(crate::bench::BenchArgs),
     /// Explore the states in which power failures can leave a pool, and check that each recovers.
@@ -208,7 +231,8 @@ Example: keepstone bench run tmpfs pool dir:/var/tmp --quick
 Example: keepstone crashtest --length 2 --threads 2
          keepstone crashtest --from-trace FILE    lint and crash a recorded trace, of your own program, too
 
-Exit status: 0 every state recovers; 1 violations were found, each printed with a line for --replay.")]
+Exit status: 0 every state recovers; 1 violations were found, each printed with a line for \
+--replay.")]
     Crashtest(crate::crashtest::CrashtestArgs),
     /// Replay traces of accesses through models: of caches of files, and of memory hardware.
     Simulate {
@@ -229,18 +253,19 @@ pub enum RunCommand {
     #[command(after_help = "\
 Example: keepstone run --stats -- git clone /srv/project /mnt/project
 
-Serves mounted pools to CMD and all programs that it starts. Programs and pools that cannot be served
-(static programs, for example, or a pool mounted with -o exclusive) use the mount: the same files, only
-slower. A notice at the start names each mount that cannot be served. When CMD ends (not by a signal), a
-line on stderr reports if less than 90 % of calls or bytes on pools were served, and why. --explain lists
-files and programs, --quiet prints nothing. KEEPSTONE_DEBUG=1 prints messages of each process on stderr.
+Serves mounted pools to CMD and all programs that it starts. Programs and pools that cannot be \
+served (static programs, for example, or a pool mounted with -o exclusive) use the mount: the \
+same files, only slower. A notice at the start names each mount, and each directory of --direct, \
+that cannot be served. When CMD ends (not by a signal), a line on stderr reports if less than 90 \
+% of calls or bytes on pools were served, and why. --explain lists files and programs, --quiet \
+prints nothing. KEEPSTONE_DEBUG=1 prints messages of each process on stderr.
 
-CMD maps the pool, and keeps it mapped when it drops its privileges without executing another program
-(docs/SEMANTICS.md).
+CMD maps the pool, and keeps it mapped when it drops its privileges without executing another \
+program (docs/SEMANTICS.md).
 
-Exit status: that of CMD; 128 plus the signal's number if a signal ended it; 126 or 127 if it could
-not be started. With --stats or --explain and --json, the object follows the
-output of CMD; notices are objects on stderr.")]
+Exit status: that of CMD; 128 plus the signal's number if a signal ended it; 126 or 127 if it \
+could not be started. With --stats or --explain and --json, the object follows the output of CMD; \
+notices are objects on stderr.")]
     Run(crate::run::RunArgs),
 }
 
@@ -473,7 +498,7 @@ pub struct ExportArgs {
 /// `keepstone resize`
 #[derive(Debug, Args)]
 pub struct ResizeArgs {
-    /// The pool: its path, UUID=… or LABEL=….
+    /// The pool: its path, UUID=… or LABEL=…, or its mount point.
     pub pool: PathBuf,
     /// The new size in bytes, or with K, M, G, T (powers of 1024). Rounded down to 64 KiB.
     #[arg(value_parser = crate::size::parse)]
@@ -496,7 +521,7 @@ pub struct CheckArgs {
 /// `keepstone stats`
 #[derive(Debug, Args)]
 pub struct StatsArgs {
-    /// The mount point of a pool.
+    /// The mount point of a pool; or the pool: its path, UUID=… or LABEL=….
     pub dir: PathBuf,
     /// Print in Prometheus' text format.
     #[arg(long)]

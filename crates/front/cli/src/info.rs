@@ -115,9 +115,9 @@ pub fn run(args: &InfoArgs, json: bool) -> Result<ExitCode> {
         [] => "none".to_owned(),
         names => names.join(", "),
     };
-    let in_use = match report.info.max_size_bytes {
-        Some(max) => format!("can change up to {}", size::show(max)),
-        None => "cannot change".to_owned(),
+    let resizable = match report.info.max_size_bytes {
+        Some(max) => format!("up to {}, also while it is used", size::show(max)),
+        None => "only while no process uses it".to_owned(),
     };
     output::table([
         ("pool", report.pool.clone()),
@@ -125,7 +125,7 @@ pub fn run(args: &InfoArgs, json: bool) -> Result<ExitCode> {
         ("label", report.info.label.clone()),
         ("uuid", report.info.uuid.to_string()),
         ("size", size::show(report.info.size_bytes)),
-        ("size in use", in_use),
+        ("resizable", resizable),
         ("domain", report.domain.to_string()),
         ("mounted", mounted),
         ("durability", durability),

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use ::pool::{FormatOptions, LABEL_MAX, PoolInfo, length_for};
 use anyhow::{Context as _, Result, bail};
+use engines::Layout;
 use pmem::{Access, Domain, Lock, Medium as _, OpenOptions, Region};
 use serde::Serialize;
 
@@ -20,6 +21,10 @@ use crate::output::wrong_usage;
 use crate::pool::{self, DomainReport};
 use crate::tags::Tag;
 use crate::{output, shown, signatures, size, trim, trust};
+
+/// The reason why a pool has no `--max-size`.
+const ONLY_THIN: &str =
+    "--max-size: only a thin pool, and no cache, can get another size while it is used";
 
 /// A pool that was formatted.
 #[derive(Serialize)]
@@ -91,11 +96,7 @@ fn lengthen(
     match args.max_size {
         _ if is_thin && !args.cache => {}
         None => return Ok(None),
-        Some(_) => {
-            bail!(
-                "--max-size: only a thin pool, and no cache, can get another size while it is used"
-            )
-        }
+        Some(_) => bail!(ONLY_THIN),
     }
     match args.max_size {
         Some(max) => region.grow_sparse(max)?,
@@ -135,7 +136,13 @@ pub fn check_label(label: &str) -> Result<()> {
 /// Refuses arguments that no pool can have.
 fn check_args(args: &MkfsArgs) -> Result<()> {
     check_label(&args.label)?;
-    let limits = args.layout.limits();
+    if args.cache && args.layout != Layout::Bpfs {
+        let layout = args.layout.name();
+        return Err(wrong_usage(format!("--cache: only of the layout bpfs, not of {layout}")));
+    }
+    if args.max_size.is_some() && (args.thick || args.cache) {
+        return Err(wrong_usage(ONLY_THIN));
+    }
     if let (Some(size), Some(max)) = (args.size, args.max_size)
         && max < size
     {
@@ -146,16 +153,26 @@ fn check_args(args: &MkfsArgs) -> Result<()> {
         )));
     }
     for (option, size) in [("--size", args.size), ("--max-size", args.max_size)] {
-        if let Some(size) = size.filter(|size| !limits.contains(size)) {
-            return Err(wrong_usage(format!(
-                "{option} {size} ({}): a pool of this layout has at least {} and at most {} bytes",
-                size::show(size),
-                size::show(*limits.start()),
-                limits.end()
-            )));
+        if let Some(size) = size {
+            check_size(args.layout, size).with_context(|| option)?;
         }
     }
     Ok(())
+}
+
+/// Refuses a size that no pool of a layout can have, as wrong usage.
+pub fn check_size(layout: Layout, size: u64) -> Result<()> {
+    let limits = layout.limits();
+    if limits.contains(&size) {
+        return Ok(());
+    }
+    Err(wrong_usage(format!(
+        "{}: a pool of the layout {} has at least {} and at most {}",
+        size::show_exactly(size),
+        layout.name(),
+        size::show_exactly(*limits.start()),
+        size::show_exactly(*limits.end())
+    )))
 }
 
 /// Returns the metadata of the file at the path; `None` if there is no file yet.

@@ -1,10 +1,13 @@
 //! Reasons why `keepstone run` cannot serve a mount in user space, as far as they are visible
 //! without asking its server.
 
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use fuse::MountEntry;
+use mounts::{Line, unescape};
 use rustix::fs::{AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
@@ -101,6 +104,36 @@ fn of_mount(mount: &MountEntry, mounts: &[MountEntry], locks: &LockFiles) -> Opt
     None
 }
 
+/// Returns the reason why no file below `dir`, an absolute path without links, can be served by
+/// `run --direct`: neither its file system nor one that is mounted below is a tmpfs or has DAX.
+/// `table` is the table of mounts.
+pub fn of_direct(dir: &Path, table: &[u8]) -> Option<String> {
+    let place = |line: &Line<'_>| PathBuf::from(OsString::from_vec(unescape(line.dir)));
+    let lines = table.split(|&byte| byte == b'\n').filter_map(Line::parse);
+    let (below, others): (Vec<_>, Vec<_>) =
+        lines.map(|line| (place(&line), line)).partition(|(place, _)| place.starts_with(dir));
+    // The last one of a path is on top.
+    let above = others.into_iter().filter(|(place, _)| dir.starts_with(place));
+    let above = above.max_by_key(|(place, _)| place.as_os_str().len());
+    let is_served = |line: &Line<'_>| {
+        let mut options = line.super_options.split(|&byte| byte == b',');
+        let has_dax = options.any(|option| option.starts_with(b"dax") && option != b"dax=never");
+        has_dax || matches!(line.fs_type, b"tmpfs" | b"devtmpfs")
+    };
+    let is_covered = below.iter().any(|(place, _)| place == dir);
+    let own = above.filter(|_| !is_covered);
+    if below.iter().chain(&own).any(|(_, line)| is_served(line)) {
+        return None;
+    }
+    let (_, line) = own.iter().chain(&below).next()?;
+    let fs_type = String::from_utf8_lossy(line.fs_type);
+    Some(format!(
+        "--direct {}: {fs_type} without DAX, so the kernel serves its files; name a directory on a \
+         tmpfs, or on ext4 or XFS mounted with `-o dax`",
+        dir.display()
+    ))
+}
+
 /// Returns whether a path lies on the mount of a server. Such a path is not inspected further,
 /// because the server may not answer.
 fn is_on_server(path: &Path, mounts: &[MountEntry]) -> bool {
@@ -119,4 +152,28 @@ fn is_in_our_namespaces(pid: u32) -> bool {
         of(&pid.to_string()).map_or(true, |there| of("self").is_ok_and(|here| here == there))
     };
     pid > 0 && is_same("pid") && is_same("time")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = b"\
+        21 1 254:1 / / rw - ext4 /dev/vda rw\n\
+        22 21 0:5 / /dev rw - devtmpfs none rw\n\
+        23 22 0:6 / /dev/shm rw - tmpfs none rw\n\
+        24 21 259:0 / /mnt/pm\\040em rw - ext4 /dev/pmem0 rw,dax=always\n\
+        25 21 254:2 / /srv rw - tmpfs none rw\n\
+        26 25 254:3 / /srv rw - xfs /dev/vdb rw,dax=never\n";
+
+    #[test]
+    fn only_memory_is_served_directly() {
+        for dir in ["/dev/shm", "/dev/shm/a", "/dev", "/", "/mnt/pm em/a", "/mnt"] {
+            assert_eq!(of_direct(Path::new(dir), TABLE), None, "{dir}");
+        }
+        for (dir, kind) in [("/etc", "ext4"), ("/srv/a", "xfs"), ("/devices", "ext4")] {
+            let why = of_direct(Path::new(dir), TABLE).unwrap();
+            assert!(why.contains(&format!("{dir}: {kind} without DAX")), "{why}");
+        }
+    }
 }

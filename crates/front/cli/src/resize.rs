@@ -10,12 +10,13 @@ use std::process::ExitCode;
 
 use ::pool::{PoolInfo, length_for};
 use anyhow::{Context as _, Result, bail};
+use engines::Layout;
 use pmem::{Access, Medium as _, OpenOptions, Region};
 use serde::Serialize;
 use vfs::Errno;
 
 use crate::args::ResizeArgs;
-use crate::{output, pool, size, trim};
+use crate::{mkfs, output, pool, size, trim};
 
 #[derive(Serialize)]
 struct Resized {
@@ -27,6 +28,9 @@ struct Resized {
 pub fn run(args: &ResizeArgs, json: bool) -> Result<ExitCode> {
     let path = pool::absolute(&args.pool)?;
     let (info, _) = pool::info(&path)?;
+    if let Some(layout) = Layout::named(info.layout) {
+        mkfs::check_size(layout, args.size)?;
+    }
     let size_bytes = resize(&path, &info, args.size).with_context(|| path.display().to_string())?;
     let pool = path.display().to_string();
     let resized = Resized { pool, size_before: info.size_bytes, size_bytes };

@@ -126,7 +126,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     let mounts = fuse::mounts_in(&table);
     let name = &args.command[0];
     if !args.quiet {
-        notices(args, &mounts).iter().for_each(|notice| tell_notice(notice, json));
+        notices(args, &mounts, &table).iter().for_each(|notice| tell_notice(notice, json));
     }
     let mut command = Command::new(name);
     command.args(&args.command[1..]).env("LD_PRELOAD", preload(&library)?);
@@ -205,7 +205,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
 
 /// Returns notices for the user before the program starts: reasons why it, or mounts, cannot be
 /// served.
-fn notices(args: &RunArgs, mounts: &[fuse::MountEntry]) -> Vec<String> {
+fn notices(args: &RunArgs, mounts: &[fuse::MountEntry], table: &[u8]) -> Vec<String> {
     let mut notices = Vec::new();
     if args.direct.is_empty() {
         if mounts.iter().any(fuse::MountEntry::is_keepstone) {
@@ -219,6 +219,8 @@ fn notices(args: &RunArgs, mounts: &[fuse::MountEntry]) -> Vec<String> {
             );
         }
     }
+    let direct = args.direct.iter().filter_map(|dir| dir.canonicalize().ok());
+    notices.extend(direct.filter_map(|dir| obstacles::of_direct(&dir, table)));
     if let Some(limit) = ::mounts::scarce_address_space() {
         notices.push(format!(
             "the address space of programs is limited to {} MiB (`ulimit -v`): they use pools through the mount; from {} MiB on \

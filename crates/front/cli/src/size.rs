@@ -30,9 +30,20 @@ pub fn parse(text: &str) -> Result<u64> {
         bytes = bytes.saturating_add(u64::try_from(part).unwrap_or(0));
     }
     if bytes == 0 {
-        bail!("`{text}` is no size for a pool: it must be above zero");
+        bail!("`{text}` is no size here: it must be above zero");
     }
     Ok(bytes)
+}
+
+/// Formats a size without rounding it, such as `16 TiB less 4 KiB`.
+pub fn show_exactly(bytes: u64) -> String {
+    let text = show(bytes);
+    let above = bytes.checked_next_power_of_two().unwrap_or(bytes);
+    match above - bytes {
+        _ if !text.contains('.') => text,
+        less if less < bytes >> 10 => format!("{} less {}", show(above), show_exactly(less)),
+        _ => format!("{bytes} B"),
+    }
 }
 
 /// Formats a size, such as `1.5 GiB`. Whole numbers of units have no decimals.
@@ -74,5 +85,9 @@ mod tests {
         assert_eq!(show(1023), "1023 B");
         assert_eq!(show(4 << 30), "4 GiB");
         assert_eq!(show(1536), "1.5 KiB");
+        assert_eq!(show_exactly(256 << 10), "256 KiB");
+        assert_eq!(show_exactly((16 << 40) - (4 << 10)), "16 TiB less 4 KiB");
+        assert_eq!(show_exactly(3 << 30), "3 GiB");
+        assert_eq!(show_exactly(6_000_001), "6000001 B");
     }
 }

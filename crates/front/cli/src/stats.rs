@@ -21,7 +21,7 @@ use crate::args::StatsArgs;
 use crate::output::{self, text};
 use crate::pool::DomainReport;
 use crate::prometheus::Metrics;
-use crate::{attach, mount, size};
+use crate::{attach, mount, size, umount};
 
 /// Facts about a mount that do not change while the pool is mounted.
 #[derive(Debug, Serialize)]
@@ -147,7 +147,7 @@ pub fn require_alive(dir: &Path) -> Result<()> {
 }
 
 pub fn run(args: &StatsArgs, json: bool) -> Result<ExitCode> {
-    let dir = mount::absolute_dir(&args.dir)?;
+    let dir = umount::find(&args.dir)?.dir;
     require_alive(&dir)?;
     let stats = ask_one(&dir)?;
     if args.prometheus {

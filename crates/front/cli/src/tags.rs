@@ -118,7 +118,7 @@ impl Tag {
         match found.pop_first() {
             Some(path) if found.is_empty() => Ok(path),
             Some(_) => bail!(
-                "{self}: {} have this name; name one of them by its path, or change the label of the other",
+                "{self}: {} have this name; name one of them by its path",
                 names.join(" and ")
             ),
             None => bail!(

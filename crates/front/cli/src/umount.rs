@@ -230,7 +230,7 @@ fn waits_for(pool: &Path) -> String {
 }
 
 /// Finds the mount with this name: its directory, or the mounted pool or snapshot.
-fn find(name: &Path) -> Result<MountEntry> {
+pub fn find(name: &Path) -> Result<MountEntry> {
     let dir = mount::absolute_dir(name);
     if let Ok(dir) = &dir
         && let Some(entry) = fuse::mount_at(dir)?.filter(MountEntry::claims_keepstone)

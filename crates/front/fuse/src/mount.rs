@@ -283,7 +283,10 @@ pub(crate) fn attach<S: fuser::Filesystem>(
     if !rustix::process::geteuid().is_root() {
         config.mount_options = fusermount_options(options);
         let before = open_devices()?;
-        let session = Session::new(server, dir, &config)?;
+        // The message of fusermount3 ends with a newline.
+        let trimmed =
+            |err: io::Error| io::Error::new(err.kind(), err.to_string().trim().to_owned());
+        let session = Session::new(server, dir, &config).map_err(trimmed)?;
         return Ok((session, new_device(&before)));
     }
     let device = mount_as_root(dir, root_mode, options)?;
@@ -469,6 +472,11 @@ pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
 /// Unmounts through `fusermount3`, whose message is the error; its kind is `ResourceBusy` if the
 /// mount is in use.
 fn unmount_as_user(dir: &Path, lazy: bool) -> io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    if let Some(user) = mount_at(dir)?.and_then(|entry| entry.user).filter(|user| *user != own) {
+        let why = format!("user {user} has mounted it; only that user and root may unmount it");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
     let mut command = Command::new("fusermount3");
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir);
     let output = command.output().map_err(|err| {

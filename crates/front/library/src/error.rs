@@ -53,6 +53,7 @@ pub fn errno_of(err: &(dyn std::error::Error + 'static)) -> Errno {
     }
     match err.downcast_ref::<pool::Error>() {
         Some(pool::Error::NotAPool(_) | pool::Error::Unformattable(_)) => Errno::INVAL,
+        Some(pool::Error::NoSnapshot(_)) => Errno::NOENT,
         Some(pool::Error::Damaged(_)) => Errno::UCLEAN,
         Some(pool::Error::Memory(err) | pool::Error::Shared(err)) => of(err),
         Some(pool::Error::Errno(errno)) => *errno,

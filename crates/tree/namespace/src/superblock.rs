@@ -339,10 +339,14 @@ impl Format {
         let is_known =
             (self.oldest..=self.version).contains(&version) || self.backed == Some(version);
         if !is_known || u64::from(sb.block_bytes.get()) != BLOCK {
+            let backed = self.backed.map(|version| format!(" (of caches {version})"));
             return unusable(&format!(
-                "its format has version {} and blocks of {} bytes, this program knows version {} and {BLOCK}; copy \
-                 its files with the program that made it",
-                sb.version, sb.block_bytes, self.version
+                "its format has version {} and blocks of {} bytes, this program knows version {}{} and {BLOCK}; \
+                 copy its files with the program that made it",
+                sb.version,
+                sb.block_bytes,
+                self.version,
+                backed.unwrap_or_default()
             ));
         }
         if sb.checksum.get() != self.checksum(&sb) {

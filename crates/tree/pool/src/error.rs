@@ -15,6 +15,11 @@ pub enum Error {
     /// damaged at the start.
     #[error("holds a pool that cannot be opened: {0}")]
     Unusable(String),
+    /// The pool has no such snapshot.
+    #[error(
+        "no snapshot `{0}`, and no branch of this name; `keepstone snapshot list` and `keepstone branch list` show all"
+    )]
+    NoSnapshot(String),
     /// The region cannot hold a pool.
     #[error("cannot format: {0}")]
     Unformattable(String),
@@ -27,7 +32,7 @@ pub enum Error {
     Memory(#[from] std::io::Error),
     /// The state that processes share could not be created or opened.
     #[error("cannot share the pool with other processes: {0}")]
-    Shared(#[source] std::io::Error),
+    Shared(std::io::Error),
     /// The pool has no room for the state that opening it needs.
     #[error("{0}")]
     Errno(#[from] Errno),

@@ -324,6 +324,8 @@ fn errors_name_object_and_remedy() {
     assert!(text(Region::create(&path, LEN)).contains("exists already"));
     let missing = text(Region::open(dir.path().join("nothing"), Access::ReadOnly));
     assert!(missing.contains("nothing: cannot open") && missing.contains("create it first"));
+    let nowhere = text(Region::create(dir.path().join("none/pool"), LEN));
+    assert!(nowhere.contains("/none does not exist"), "{nowhere}");
     assert!(text(Region::open(dir.path(), Access::ReadOnly)).contains("is a directory"));
     assert!(text(Region::open("/dev/null", Access::ReadOnly)).contains("other than devdax"));
     assert!(text(Region::create(dir.path().join("empty"), 0)).contains("at least one byte"));

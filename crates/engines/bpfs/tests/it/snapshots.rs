@@ -152,7 +152,7 @@ fn refusals() {
     let writing = MountOptions { snapshot: Some("0".into()), ..MountOptions::default() };
     assert!(matches!(Bpfs::mount(fs.medium(), &writing), Err(Error::Unusable(_))));
     let none = MountOptions { read_only: true, snapshot: Some("x".into()), ..writing };
-    assert!(matches!(Bpfs::mount(fs.medium(), &none), Err(Error::Unusable(_))));
+    assert!(matches!(Bpfs::mount(fs.medium(), &none), Err(Error::NoSnapshot(_))));
     let zero = MountOptions { snapshot: Some("0".into()), ..none };
     let reading = Bpfs::mount(fs.medium(), &zero).unwrap();
     assert_eq!(reading.create(&Caller::ROOT, ROOT, b"x", &FILE).map(drop), Err(Errno::ROFS));

@@ -52,9 +52,9 @@ pub struct ServerArgs {
     /// Let a write return only when the file in DIR has it, too.
     #[arg(long)]
     pub write_through: bool,
-    /// What fsync, fdatasync, O_SYNC and syncfs wait for: the pool, or through (the data and names
-    /// are also durable in DIR, which matters if the pool is in DRAM). For a pool that was
-    /// formatted with --cache.
+    /// What fsync, fdatasync, O_SYNC and, under `keepstone run`, sync and syncfs wait for: the
+    /// pool, or through (the data and names are also durable in DIR, which matters if the pool is
+    /// in DRAM).
     #[arg(long, value_name = "WHAT", default_value = "pool", value_parser = ["pool", "through"])]
     pub fsync: String,
     /// Refuse changes.

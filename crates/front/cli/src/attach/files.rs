@@ -12,7 +12,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::{mount, output, size};
+use crate::{output, size};
 
 /// Longest status in JSON, in bytes.
 const STATUS_MAX: usize = 4096;
@@ -98,7 +98,7 @@ pub fn require_cache(path: &Path) -> Result<()> {
     if fuse::mounts()?.iter().any(|mount| is_it(mount) && knows(&mount.dir)) {
         return Ok(());
     }
-    explain(Errno::NODATA, path).with_context(|| path.display().to_string())
+    explain(Errno::NODATA).with_context(|| path.display().to_string())
 }
 
 fn name(command: Command) -> &'static str {
@@ -141,7 +141,7 @@ fn ask(command: Command, path: &Path) -> Result<FileStatus> {
     if !command.only_reads() {
         let attribute = command.attribute();
         let asked = rustix::fs::lsetxattr(path, &*attribute, b"", XattrFlags::empty());
-        asked.or_else(|errno| explain(errno, path))?;
+        asked.or_else(explain)?;
         if path.is_dir() {
             return Ok(FileStatus::default());
         }
@@ -150,21 +150,16 @@ fn ask(command: Command, path: &Path) -> Result<FileStatus> {
     let mut text = [0; STATUS_MAX];
     let len = match rustix::fs::lgetxattr(path, &*read.attribute(), &mut text[..]) {
         Ok(len) => len,
-        Err(errno) => return explain(errno, path),
+        Err(errno) => return explain(errno),
     };
     Ok(serde_json::from_slice(&text[..len])?)
 }
 
-fn explain<T>(errno: Errno, path: &Path) -> Result<T> {
+fn explain<T>(errno: Errno) -> Result<T> {
     match errno {
-        Errno::OPNOTSUPP | Errno::NODATA => {
-            let dir = path.parent().and_then(|dir| mount::absolute_dir(dir).ok());
-            let dir = dir.unwrap_or_default();
-            bail!(
-                "not below the mount point of a cache; `keepstone attach POOL {}` makes one",
-                dir.display()
-            )
-        }
+        Errno::OPNOTSUPP | Errno::NODATA => bail!(
+            "not below the mount point of a cache; `keepstone attach POOL DIR` makes a pool the cache of DIR"
+        ),
         Errno::NOSPC => bail!(
             "the pool cannot hold it beside what is pinned and not written back; unpin other files with `keepstone attach unpin`, \
              or make a larger pool (`keepstone attach status` shows how much may be pinned)"

@@ -213,7 +213,7 @@ pub fn grow(path: &Path, size: u64) -> Result<u64> {
             "{shown}: no such server (`keepstone bdev list` shows those that run), and no such pool"
         )
     })?;
-    refuse_pool(&path, "it keeps its size; copy its files to a larger one")?;
+    refuse_pool(&path, "`keepstone resize` gives it another size")?;
     told(&path, pmbd::grow(&path, size), "cannot be made longer")
 }
 

@@ -41,7 +41,8 @@ Example, a disk of 1 GiB in memory, and a look at it:
 With certificates (server-cert.pem, server-key.pem) in DIR, over TCP:
   keepstone bdev serve /dev/shm/disk --listen [::]:10809 --tls-certificates DIR --tls-required
 
-By four processes, which are restarted when one dies, on a pool that takes only the space it needs:
+By four processes, which are restarted when one dies, on a pool that takes only the space it \
+needs:
   keepstone bdev serve /dev/shm/disk --create --size 1G --thin --workers 4
 
 Started by a systemd socket unit, it serves the sockets of that unit, in the foreground.")]
@@ -71,21 +72,22 @@ Example, by the fastest driver, and by ublk with queues for four CPUs:
     #[command(after_help = "\
 Example: keepstone bdev stats /run/disk.sock --watch
 
-NAME is a socket, an address, a pool, a device such as /dev/loop0, the name of an export, or a process number.")]
+NAME is a socket, an address, a pool, a device such as /dev/loop0, the name of an export, or a \
+process number.")]
     Stats(args::StatsArgs),
     /// Check a pool with atomic blocks, and repair its map.
     #[command(after_help = "\
 Example: keepstone bdev check /dev/shm/disk
 
-Exit status: 0 the pool is clean; 1 problems were found (and, with --repair, all handled); 4 problems remain after
---repair, or the check failed.")]
+Exit status: 0 the pool is clean; 1 problems were found (and, with --repair, all handled); 4 \
+problems remain after --repair, or the check failed.")]
     Check(args::CheckArgs),
     /// Grow an export, or a pool that no server has open.
     #[command(after_help = "\
 Example: keepstone bdev grow disk --size 2G
 
-Clients that connect from now on see the new size. Connected clients keep the old size, because NBD
-cannot change it; their requests beyond it are served.")]
+Clients that connect from now on see the new size. Connected clients keep the old size, because \
+NBD cannot change it; their requests beyond it are served.")]
     Grow(args::GrowArgs),
     /// Stop a server: it answers requests in flight and makes everything durable.
     #[command(after_help = "Example: keepstone bdev stop /run/disk.sock")]

@@ -26,9 +26,10 @@ pub enum BranchCommand {
 Example: keepstone branch create /dev/shm/pool test-1
          keepstone mount /dev/shm/pool@test-1 /mnt/test-1
 
-A branch is a copy of the pool's tree that programs can change: the changes are in the branch only. Contents are
-shared until they change. It has what all calls had done that returned before, and nothing half. Stores through mmap
-that the kernel has not written back are not in it: call `sync` before.")]
+A branch is a copy of the pool's tree that programs can change: the changes are in the branch \
+only. Contents are shared until they change. It has what all calls had done that returned before, \
+and nothing half. Stores through mmap that the kernel has not written back are not in it: call \
+`sync` before.")]
     Create(NamesArgs),
     /// List the branches of a pool.
     #[command(after_help = "Example: keepstone branch list /mnt")]
@@ -38,10 +39,11 @@ that the kernel has not written back are not in it: call `sync` before.")]
 Example: keepstone umount /mnt/test-1
          keepstone branch commit /dev/shm/pool test-1
 
-Unmount the branch before; the pool may stay mounted and in use. What the pool has changed since the branch was made
-is merged into the branch before. If both have changed a path, the command changes nothing and lists these paths;
---force takes the state of the branch for them. Files that programs have open in the pool lose their names: the
-programs go on with the old files until they open them again.
+Unmount the branch before; the pool may stay mounted and in use. What the pool has changed since \
+the branch was made is merged into the branch before. If both have changed a path, the command \
+changes nothing and lists these paths; --force takes the state of the branch for them. Files that \
+programs have open in the pool lose their names: the programs go on with the old files until they \
+open them again.
 
 Exit status: 0 done; 1 both have changed the listed paths, or an error; 2 wrong usage.")]
     Commit(CommitArgs),

@@ -314,7 +314,7 @@ fn served_program(report: &mut Report, program: &Program) {
 fn pool_file(report: &mut Report, path: &Path) {
     let region = match pool::open_to_look(path) {
         Ok(region) => region,
-        Err(err) => return report.missing("pool", format!("{err:#}"), ""),
+        Err(err) => return report.missing("pool", output::in_a_line(&err), ""),
     };
     match engines::info(&region) {
         Ok(info) => report.ok(
@@ -390,7 +390,7 @@ fn mounted(report: &mut Report, dir: &Path) {
         stats::ask_one(&dir)
     });
     match alive {
-        Err(err) => report.missing("mount", format!("{err:#}"), ""),
+        Err(err) => report.missing("mount", output::in_a_line(&err), ""),
         Ok(stats) => {
             let text = |field: &str| stats[field].as_str().unwrap_or_default().to_owned();
             let panics = stats["panics"].as_u64().unwrap_or(0);

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::MountArgs;
 use crate::background::notify_ready;
 use crate::pool::{self, DomainReport};
-use crate::{busy, output, size, utab};
+use crate::{busy, output, size, snapshot, utab};
 use options::Options;
 
 pub use background::log_of;
@@ -60,7 +60,11 @@ impl PoolPart {
     fn find(pool: &Path, name: String) -> Result<Self> {
         let branches = engines::branches(&pool::open_to_look(pool)?)?;
         let is_branch = branches.iter().any(|branch| branch.name == name && branch.is_finished);
-        Ok(if is_branch { Self::Branch(name) } else { Self::Snapshot(name) })
+        if is_branch {
+            return Ok(Self::Branch(name));
+        }
+        snapshot::check_layout(pool)?;
+        Ok(Self::Snapshot(name))
     }
 
     fn name(&self) -> &str {
@@ -179,7 +183,11 @@ impl MountPlan {
                 "--create, --size, --restore and --save are for pools, not for snapshots and branches"
             );
         }
-        Ok(Self { pool, part, dir: absolute_dir(dir)?, options })
+        let dir = absolute_dir(dir)?;
+        if dir.metadata().is_ok_and(|found| !found.is_dir()) {
+            bail!("{}: is not a directory; a pool is mounted on one", dir.display());
+        }
+        Ok(Self { pool, part, dir, options })
     }
 
     /// Returns the path of the server's log.

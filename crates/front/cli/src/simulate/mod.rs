@@ -16,9 +16,9 @@ pub enum SimulateCommand {
 Example: keepstone simulate cache --zipf 1.0 --once 25 --policy sieve,s3fifo --cache 64M,1%
          keepstone simulate cache TRACE --cache 1%,10%
 
-TRACE is text, a line `key [size in bytes]` for each access, or oracleGeneral: records of 24 bytes as in
-the traces of the papers on S3-FIFO and SIEVE, uncompressed. Without TRACE and --zipf, the command compares
-the policies on a set of generated traces.")]
+TRACE is text, a line `key [size in bytes]` for each access, or oracleGeneral: records of 24 \
+bytes as in the traces of the papers on S3-FIFO and SIEVE, uncompressed. Without TRACE and \
+--zipf, the command compares the policies on a set of generated traces.")]
     Cache(cache::CacheArgs),
     /// Replay a trace of accesses to persistent memory through models of hardware.
     Memory {

@@ -34,10 +34,11 @@ pub enum SnapshotCommand {
 Example: keepstone snapshot create /dev/shm/pool monday
          keepstone mount /dev/shm/pool@monday /mnt/monday
 
-The snapshot has what all calls had done that returned before it, and nothing half. Programs wait while
-names and attributes are copied: for about a second per million files. Contents are shared, so they take no space
-until they change in the pool. Stores through mmap that the kernel has not written back are not in it:
-call `sync` before. With --keep, older snapshots are deleted afterwards, as by `snapshot prune`.")]
+The snapshot has what all calls had done that returned before it, and nothing half. Programs wait \
+for less than a millisecond per million files. All is shared with the pool, so a snapshot takes \
+no space until the pool changes. Stores through mmap that the kernel has not written back are not \
+in it: call `sync` before. With --keep, older snapshots are deleted afterwards, as by `snapshot \
+prune`.")]
     Create(CreateArgs),
     /// List the snapshots of a pool, the oldest first.
     #[command(after_help = "Example: keepstone snapshot list /mnt --space")]
@@ -50,25 +51,26 @@ call `sync` before. With --keep, older snapshots are deleted afterwards, as by `
     #[command(after_help = "\
 Example: keepstone snapshot prune /mnt --keep 3,24h,7d,4w --prefix auto- --dry-run
 
-A snapshot stays if any item of the rule keeps it: `3` keeps the three newest; `24h`, `7d` and `4w` keep the
-newest of each hour, day or week, the last 24, 7 and 4 of those that have one (in UTC; weeks begin on Mondays). So none
-goes only because time passes. Snapshots that are mounted stay, and so do incomplete ones.")]
+A snapshot stays if any item of the rule keeps it: `3` keeps the three newest; `24h`, `7d` and \
+`4w` keep the newest of each hour, day or week, the last 24, 7 and 4 of those that have one (in \
+UTC; weeks begin on Mondays). So none goes only because time passes. Snapshots that are mounted \
+stay, and so do incomplete ones.")]
     Prune(prune::PruneArgs),
     /// List the paths that differ between a snapshot and another one, or the present state.
     #[command(after_help = "\
 Example: keepstone snapshot diff /mnt monday tuesday
 
-`+` marks added paths, `-` removed ones, and `M` files and directories that have changed. A renamed
-file is removed and added.")]
+`+` marks added paths, `-` removed ones, and `M` files and directories that have changed. A \
+renamed file is removed and added.")]
     Diff(diff::DiffArgs),
     /// Make the state of a pool the one of a snapshot, also while programs use the pool.
     #[command(after_help = "\
 Example: keepstone snapshot create /dev/shm/pool before-rollback
          keepstone snapshot rollback /dev/shm/pool monday
 
-All changes since the snapshot are lost, unless another snapshot has them. All snapshots and branches
-stay. A power failure meanwhile leaves one of both states. Files that programs have open keep their content, and have no
-name any more; so end databases before.")]
+All changes since the snapshot are lost, unless another snapshot has them. All snapshots and \
+branches stay. A power failure meanwhile leaves one of both states. Files that programs have open \
+keep their content, and have no name any more; so end databases before.")]
     Rollback(NamedArgs),
 }
 
@@ -175,8 +177,7 @@ pub fn check_layout(path: &Path) -> Result<()> {
     let shown = path.display();
     if info.layout != engines::Layout::Bpfs.name() {
         bail!(
-            "{shown}: a pool of the layout {} overwrites files in place, so it cannot keep an older state; only pools \
-             of bpfs have snapshots",
+            "{shown}: a pool of the layout {} cannot keep an older state; only pools of bpfs have snapshots",
             info.layout
         );
     }

@@ -42,7 +42,7 @@ pub struct VolumesArgs {
     /// Directory of the volumes. It is created, for its user alone.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/keepstone/volumes")]
     pub dir: PathBuf,
-    /// PluginSocket on which Docker finds the plugin. Its name is the name of the driver.
+    /// Socket on which Docker finds the plugin. Its name is the name of the driver.
     #[arg(long, value_name = "FILE", default_value = "/run/docker/plugins/keepstone.sock")]
     pub socket: PathBuf,
     /// Directory of pools in memory, of volumes with the option `save`. It is created, for its user

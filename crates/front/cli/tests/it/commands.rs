@@ -154,7 +154,7 @@ fn mkfs_formats_in_place_and_a_failure_takes_nothing() {
     let long = "x".repeat(65);
     let huge = free_on_shm() + (1 << 30);
     for (args, code, why) in [
-        (&["--size", "17T"][..], 2, "17592186040320 bytes"),
+        (&["--size", "17T"][..], 2, "16 TiB less 4 KiB"),
         (&["--size", "100K"], 2, "256 KiB"),
         (&["--size", &huge.to_string()], 1, "smaller size"),
         (&["--size", "64M", "--label", &long], 2, "64 bytes"),

@@ -18,6 +18,7 @@ mod kept;
 mod kernel;
 mod language;
 mod memory;
+mod messages;
 mod modes;
 mod mounts;
 mod nameless;

@@ -99,8 +99,8 @@ fn pools_get_other_sizes(layout: &str) {
         s.ok(["check", s.pool_str()]);
     }
     assert_eq!(length(&s), 8 << 30);
-    for size in ["4M", "20T"] {
-        s.fails(["resize", s.pool_str(), size], 1);
+    for (size, code) in [("4M", 1), ("20T", 2)] {
+        s.fails(["resize", s.pool_str(), size], code);
         assert_eq!(length(&s), 8 << 30);
     }
     s.mount(&[]);

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use regex::Regex;
+
 /// Longest file of source, in lines.
 const LINES_MAX: usize = 800;
 /// Longest line of a comment or text, in characters; tables have lines of any length, and code has
@@ -250,6 +252,29 @@ fn files_and_lines_are_of_a_size_that_one_reads() {
                     i + 1,
                     line.chars().count()
                 ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Paragraphs of help are one line each, which clap wraps to the width of the terminal. In the
+/// source a backslash continues them.
+#[test]
+fn help_is_not_wrapped_by_hand() {
+    let texts = Regex::new(r#"after_help = "((?:[^"\\]|\\(?s:.))*)""#).unwrap();
+    let mut wrong = Vec::new();
+    for path in files(".rs") {
+        let source = fs::read_to_string(&path).unwrap();
+        for text in texts.captures_iter(&source) {
+            let joined = text[1].replace("\\\n", "");
+            let lines: Vec<_> = joined.lines().collect();
+            for pair in lines.windows(2) {
+                let is_prose = |line: &str| !line.is_empty() && !line.starts_with([' ', '`']);
+                let is_ended = pair[0].ends_with(['.', ':']) || pair[0].starts_with("Example:");
+                if is_prose(pair[0]) && is_prose(pair[1]) && !is_ended {
+                    wrong.push(format!("{}: {}", name_of(&path), pair[0]));
+                }
             }
         }
     }

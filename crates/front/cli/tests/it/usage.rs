@@ -16,7 +16,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn text_of(output: &std::process::Output) -> String {
+pub fn text_of(output: &std::process::Output) -> String {
     [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text)).concat()
 }
 

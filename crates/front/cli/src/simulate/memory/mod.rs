@@ -35,23 +35,24 @@ Example: keepstone simulate memory record TRACE --workload append --bytes 64
 Example: keepstone simulate memory throughput --time 12.5 --read 300M --written 1.2G --peer disk=40
          keepstone simulate memory throughput TRACE --at 34,480,800
 
-This is the formula of BPFS §5.4 and Figure 7. It adds the whole transfer to the time, so real memory is
-faster. The traffic of TRACE is that of its counters: lines flushed or stored past the cache, and lines loaded,
-as if no load hit a cache. With --model it is that of simulated caches.")]
+This is the formula of BPFS §5.4 and Figure 7. It adds the whole transfer to the time, so real \
+memory is faster. The traffic of TRACE is that of its counters: lines flushed or stored past the \
+cache, and lines loaded, as if no load hit a cache. With --model it is that of simulated caches.")]
     Throughput(throughput::ThroughputArgs),
     /// Replay a trace through caches, in several ways of keeping stores in order.
     #[command(after_help = "\
 Example: keepstone simulate memory caches TRACE --mode clwb,epoch --memory optane --adr
 
-Cores execute their accesses one after the other; nothing overlaps. docs/SIMULATION.md has the rules.")]
+Cores execute their accesses one after the other; nothing overlaps. docs/SIMULATION.md has the \
+rules.")]
     Caches(caches::CachesArgs),
     /// Replay a trace beside a program that uses DRAM on the same channel, and compare the rates of
     /// both if the file system writes through, has epochs, or is in DRAM itself (BPFS Figure 6).
     #[command(after_help = "\
 Example: keepstone simulate memory interference TRACE --memory pcm-rows
 
-The program is a stencil over a grid that no cache holds. The trace's threads run on one core, and compute
-for --computation before each operation, or not at all.")]
+The program is a stencil over a grid that no cache holds. The trace's threads run on one core, \
+and compute for --computation before each operation, or not at all.")]
     Interference(interference::InterferenceArgs),
     /// Compute the additional hardware of epochs (BPFS §4.4.1), and the capacitor that completes
     /// writes (§4.3). List the memories that --memory knows.
@@ -61,7 +62,8 @@ for --computation before each operation, or not at all.")]
     #[command(after_help = "\
 Example: keepstone simulate memory wear TRACE --mode epoch --capacity 16G
 
-The traced run repeats for ever. Lifetimes are for cells that endure 10^8 to 10^12 writes (BPFS §4.2).")]
+The traced run repeats for ever. Lifetimes are for cells that endure 10^8 to 10^12 writes (BPFS \
+§4.2).")]
     Wear(wear::WearArgs),
     /// Make a memory trace of one of another simulator.
     #[command(after_help = "\
