@@ -437,6 +437,14 @@ impl FileContents {
         }
     }
 
+    /// Promotes a descriptor, and makes sure that the kernel has the size of its file: before a call
+    /// that only the kernel can make, and that goes by the size.
+    pub fn update_kernel_size(&self, fd: i32) {
+        if let Ok(ofd) = self.table().get_open(fd) {
+            self.tell_size(&ofd);
+        }
+    }
+
     #[cold]
     fn tell_size(&self, ofd: &OfdRef<'_>) {
         if let (Ok(()), Ok(attr)) = (self.promotions().promote_ofd(ofd), ofd.attr()) {
