@@ -44,6 +44,11 @@ pub fn start(process: &Process) {
     }
 }
 
+/// Leaves those that are not served yet to the kernel for good.
+pub fn stop() {
+    FOUND.store(0, Relaxed);
+}
+
 /// Decides whether a descriptor that is not served is served from this call on. Costs one load if
 /// the program inherited none.
 #[inline]
