@@ -143,7 +143,7 @@ impl FileContents {
             return Ok(0);
         }
         dst.mount().check_writable()?;
-        self.check_size(attr.size, dst_at.saturating_add(have))?;
+        let have = self.within_limit(dst_at, have)?;
         self.task().drop_privileges(dst.fs(), &attr)?;
         let copied = dst.fs().copy_range((src.ino(), src_at), (dst.ino(), dst_at), have)?;
         // If a mapping began meanwhile, the kernel repeats the call.

@@ -2,8 +2,10 @@
 // relative to the end, and copies.
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -123,6 +125,39 @@ static void copies(void)
 	close(memory);
 }
 
+static volatile int signals;
+
+static void count(int signal)
+{
+	signals++;
+}
+
+// A copy ends at the limit on the size of files.
+static void limited(void)
+{
+	int from = open("from", O_RDWR | O_CREAT | O_TRUNC, 0600), to = open("to", O_RDWR | O_CREAT | O_TRUNC, 0600);
+	struct rlimit limit = { 10000, RLIM_INFINITY };
+	loff_t from_at = 0, to_at = 0;
+
+	for (int i = 0; i < 2; i++)
+		CHECK(write(from, bytes, sizeof(bytes)) == sizeof(bytes));
+	CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+	signal(SIGXFSZ, count);
+	CHECK(copy_file_range(from, &from_at, to, &to_at, sizeof(bytes), 0) == 10000);
+	CHECK(signals == 0 && from_at == 10000 && to_at == 10000 && lseek(to, 0, SEEK_END) == 10000);
+	FAILS(copy_file_range(from, &from_at, to, &to_at, 10, 0), EFBIG);
+	CHECK(signals == 1);
+	// Within a file that is longer than the limit.
+	limit.rlim_cur = 5000;
+	CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+	to_at = 4000;
+	CHECK(copy_file_range(from, &from_at, to, &to_at, 2000, 0) == 1000);
+	limit.rlim_cur = RLIM_INFINITY;
+	CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+	close(from);
+	close(to);
+}
+
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IONBF, 0);
@@ -133,6 +168,7 @@ int main(int argc, char **argv)
 	locks(F_OFD_SETLK, F_OFD_SETLKW, F_OFD_GETLK);
 	waits();
 	copies();
+	limited();
 	puts("ends\ndone");
 	return 0;
 }

@@ -150,10 +150,10 @@ fn requests_of_io_uring_and_linux_aio_are_served(layout: &str) {
     let report = on_pool(&sandbox, &requests, &[], &[]);
     let served = |class: &str| report["calls"][class]["served"].as_u64().unwrap();
     assert!(served("read") >= 9 && served("write") >= 9 && served("sync") >= 3, "{report}");
-    // The kernel makes requests that are chained, registered, spliced, appended by Linux AIO, or
-    // that fail.
+    // The kernel makes requests that are chained, registered, spliced, appended by Linux AIO, on
+    // files that a ring has opened, or that fail.
     let by_mount = sandbox.requests("read") + sandbox.requests("write");
-    assert!((1..30).contains(&by_mount), "{}", sandbox.stats());
+    assert!((1..50).contains(&by_mount), "{}", sandbox.stats());
     sandbox.umount();
 }
 
