@@ -345,8 +345,8 @@ impl FileContents {
         Ok((data.len(), at + data.len() as u64))
     }
 
-    /// Cuts `len` bytes at an offset to the limit on the size of files. Returns `EFBIG` and raises a
-    /// signal if none is left.
+    /// Cuts `len` bytes at an offset to the limit on the size of files. Returns `EFBIG` and raises
+    /// a signal if none is left.
     pub(crate) fn within_limit(&self, offset: u64, len: u64) -> Result<u64, Errno> {
         let limit = self.task().file_size_max.load(Relaxed);
         if offset >= limit {
@@ -448,8 +448,8 @@ impl FileContents {
         }
     }
 
-    /// Promotes a descriptor, and makes sure that the kernel has the size of its file: before a call
-    /// that only the kernel can make, and that goes by the size.
+    /// Promotes a descriptor, and makes sure that the kernel has the size of its file: before a
+    /// call that only the kernel can make, and that goes by the size.
     pub fn update_kernel_size(&self, fd: i32) {
         if let Ok(ofd) = self.table().get_open(fd) {
             self.tell_size(&ofd);

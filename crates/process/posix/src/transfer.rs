@@ -24,8 +24,8 @@ const CHUNK: usize = 64 << 10;
 impl FileContents {
     /// `F_GETLK`, `F_SETLK`, `F_SETLKW` and the `F_OFD_` forms. The kernel locks its own
     /// description, so that the locks hold for other users of the mount, too. A range relative to
-    /// the end of the file becomes one relative to its start in `lock`: the kernel may have an older
-    /// size.
+    /// the end of the file becomes one relative to its start in `lock`: the kernel may have an
+    /// older size.
     pub fn fcntl_lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Served<()> {
         self.lock_call(fd, cmd, lock).into()
     }

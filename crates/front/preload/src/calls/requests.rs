@@ -6,11 +6,12 @@
 //! - **requests-Q2** The kernel gets every other request, on a descriptor that has become its own:
 //!   one that fails here, one that is chained to others or waits for them (the kernel keeps their
 //!   order), and one for another operation.
-//! - **requests-Q3** The library cannot see a ring that the program fills and submits itself. Before
-//!   it is made, all open files become the kernel's for good, and from then on the kernel opens
+//! - **requests-Q3** The library cannot see a ring that the program fills and submits itself.
+//!   Before it is made, all open files become the kernel's for good. From then on, the kernel opens
 //!   files.
-//! - **requests-Q4** The kernel closes a descriptor that a ring is to close, and may give its number
-//!   to the ring's next file at once. So it becomes the kernel's for good when it is submitted.
+//! - **requests-Q4** The kernel closes a descriptor that a ring is to close, and may give its
+//!   number to the ring's next file at once. So it becomes the kernel's for good when the request
+//!   is submitted.
 
 #![allow(unsafe_code)]
 
