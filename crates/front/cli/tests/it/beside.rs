@@ -19,6 +19,7 @@ on_each_engine!(
     answers_are_those_of_tmpfs,
     appends_end_where_the_file_ends,
     appends_of_inherited_descriptors_end_where_the_file_ends,
+    copies_to_a_file_that_others_have_open_are_whole,
 );
 
 /// Only on BPFS: SCMFS stores short holes as zeros.
@@ -158,5 +159,25 @@ fn appends_of_inherited_descriptors_end_where_the_file_ends(layout: &str) {
         assert os.stat(sys.argv[1]).st_size == 10006\n";
     let mut run = under_run(Path::new("python3"));
     passes("inherited", run.args(["-c", script]).arg(sandbox.path("log")));
+    sandbox.umount();
+}
+
+/// The kernel copies to a file that this process has open. It has the source since a fork, and the
+/// source has grown since.
+fn copies_to_a_file_that_others_have_open_are_whole(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
+    let path = sandbox.path("target");
+    let target = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+    let script = "import os, sys\n\
+        source = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n\
+        if os.fork() == 0: os._exit(0)\n\
+        os.wait()\n\
+        target = os.open(sys.argv[2], os.O_RDWR)\n\
+        os.pwrite(source, b'x' * 9000, 0)\n\
+        assert os.copy_file_range(source, target, 100) == 100\n";
+    let mut run = under_run(Path::new("python3"));
+    passes("copy", run.args(["-c", script]).arg(sandbox.path("source")).arg(&path));
+    assert_eq!(fs::read(&path).unwrap(), [b'x'; 100]);
+    drop(target.unwrap());
     sandbox.umount();
 }
