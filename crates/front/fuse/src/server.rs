@@ -473,8 +473,9 @@ impl Server {
             }
             return Ok(FileHandle(uses | self.begin_stores(ino, flags)));
         };
-        // A file that is not open for reading cannot be mapped.
-        if uses & READABLE != 0 {
+        // A file that is not open for reading cannot be mapped. If it is open for appends, the
+        // kernel has to know its end: it takes the position after an append from there.
+        if uses & READABLE != 0 || flags & libc::O_APPEND != 0 {
             uses |= Self::begin_mapping(events, convert::ino(ino), flags)?;
         }
         if flags & FMODE_EXEC != 0 {

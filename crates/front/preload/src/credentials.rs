@@ -10,7 +10,7 @@ use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
 use posix::Process;
 
 use crate::serve::{fail, give_to_kernel};
-use crate::start::{forget_table, open_by_kernel, process};
+use crate::start::{forget_table, process};
 use crate::{direct, fork, guard, real};
 
 /// Notifies the process layer after a call that succeeded. It only notes the change, so a signal
@@ -31,13 +31,6 @@ fn then_thread<T>(result: T) -> T {
         process.thread_credentials_changed();
     }
     result
-}
-
-/// Makes open files of the pool the kernel's for good, before IDs get another meaning (user
-/// namespaces).
-fn leave_user_namespace() {
-    fork::leave_all_to_kernel();
-    open_by_kernel();
 }
 
 /// Makes a call by number that changes the credentials of the calling thread.
@@ -178,7 +171,8 @@ export! {
             forget_table();
         }
         if flags & libc::CLONE_NEWUSER != 0 {
-            leave_user_namespace();
+            // IDs get another meaning.
+            fork::leave_table_to_kernel();
         }
         let result = real::unshare(flags);
         let paths = libc::CLONE_NEWNS | libc::CLONE_NEWUSER | libc::CLONE_FS;
@@ -197,7 +191,8 @@ export! {
         let of_fd = || real::syscall(libc::SYS_ioctl, fd.into(), NS_GET_NSTYPE, 0, 0, 0, 0);
         let kinds = if kind == 0 { of_fd() as c_int } else { kind };
         if kinds & libc::CLONE_NEWUSER != 0 {
-            leave_user_namespace();
+            // IDs get another meaning.
+            fork::leave_table_to_kernel();
         }
         then(real::setns(fd, kind), |process| {
             process.namespace_changed();

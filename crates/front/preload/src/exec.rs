@@ -14,7 +14,7 @@ use posix::Errno;
 
 use crate::serve::{give_to_kernel, set_errno};
 use crate::start::process;
-use crate::{direct, engine, environment, guard, real, record, stats};
+use crate::{direct, engine, environment, fork, guard, real, record, stats};
 
 type Strings = *const *const c_char;
 
@@ -198,6 +198,10 @@ unsafe fn replace_image(
     exec: impl FnOnce(Strings) -> c_int,
 ) -> c_int {
     let replace = |envp| {
+        if !fork::owns_memory() {
+            // The threads and mappings of this memory are the parent's, and stay.
+            return stats::executing(path, || exec(envp), |_| true);
+        }
         process().map(|process| guard::run(|| process.before_image_ends()));
         guard::run(record::end);
         let exec = || engine::while_others_wait(|| exec(envp));

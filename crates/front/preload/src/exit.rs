@@ -14,9 +14,11 @@ use crate::{engine, fork, guard, real, record, stats};
 /// Registers with libc, whose `exit` runs the handlers in reverse order of registration.
 pub fn start() {
     extern "C" fn leave_at_exit() {
-        // First: a thread that forks may have to enter the engine.
-        fork::end();
-        leave();
+        if fork::owns_memory() {
+            // First: a thread that forks may have to enter the engine.
+            fork::end();
+            leave();
+        }
     }
     // SAFETY: the handler is a function that stays.
     unsafe { libc::atexit(leave_at_exit) };
@@ -24,7 +26,7 @@ pub fn start() {
 
 /// Keeps other threads out of the engine from now on.
 pub fn leave() {
-    if !guard::is_inside() {
+    if !guard::is_inside() && fork::owns_memory() {
         guard::run(stats::end);
         if process().is_some() {
             guard::run(engine::leave);

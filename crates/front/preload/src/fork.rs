@@ -10,14 +10,16 @@
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use libc::pid_t;
 use posix::Process;
 
 use crate::direct;
 use crate::serve::{before_fd, fail, give_to_kernel, leave_streams_to_kernel, leave_to_kernel};
-use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
+use crate::start::{
+    forget_table, open_by_kernel, process, serve_no_more, serves, table, while_unserved,
+};
 use crate::{cwd, guard, real, record, stats};
 
 thread_local! {
@@ -32,11 +34,27 @@ static FORKING: AtomicU32 = AtomicU32::new(0);
 /// Whether a thread is ending the process by `exit`.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
+/// The process that this memory belongs to; 0 if nothing is served in it.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// Notes that this memory belongs to the calling process.
+pub fn own_memory() {
+    OWNER.store(rustix::process::getpid().as_raw_pid(), Ordering::Relaxed);
+}
+
+/// Checks whether the end of this process ends what uses its memory. It does not in a child of
+/// `clone` with `CLONE_VM` that is no thread: the memory stays its parent's.
+pub fn owns_memory() -> bool {
+    let owner = OWNER.load(Ordering::Relaxed);
+    owner == 0 || owner == rustix::process::getpid().as_raw_pid()
+}
+
 /// Whether a pool is attached, and so the handler that runs after the engine's is registered.
 static ATTACHED: AtomicBool = AtomicBool::new(false);
 
 /// Registers with libc.
 pub fn start() {
+    own_memory();
     // SAFETY: the handlers are functions that stay.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child_first)) };
 }
@@ -73,6 +91,7 @@ extern "C" fn in_child_first() {
 
 /// Takes over descriptors in the child, after the engine's handler.
 extern "C" fn in_child() {
+    own_memory();
     if let Some(process) = process() {
         guard::run(|| process.after_fork_child());
     }
@@ -184,8 +203,10 @@ export! {
         }
         before_thread(flags as u64);
         if flags & libc::CLONE_VM != 0 || !serves() && table().is_none() {
-            let function = function as *const c_void;
-            return real::clone(function, stack, flags, argument, parent_tid, tls, child_tid);
+            return clone_sharing_memory(flags, || {
+                let function = function as *const c_void;
+                real::clone(function, stack, flags, argument, parent_tid, tls, child_tid)
+            });
         }
         before_clone(flags as u64);
         // The child has a copy of this frame, and of what it points to.
@@ -195,6 +216,21 @@ export! {
         after_clone(flags as u64);
         child
     }
+}
+
+/// Makes a child by `clone` that shares this process's memory, or a child of a process that is not
+/// served. If the child has a table of descriptors of its own, the descriptors are the kernel's
+/// before. A child that stops this process, as that of `vfork`, is not served.
+fn clone_sharing_memory(flags: c_int, clone: impl FnOnce() -> c_int) -> c_int {
+    let Some(process) = process().filter(|_| flags & libc::CLONE_FILES == 0) else {
+        return clone();
+    };
+    if flags & libc::CLONE_VFORK != 0 && os::threads::is_only_one() {
+        for_each_owned(process, |fd| give_to_kernel(&[fd]));
+        return while_unserved(clone);
+    }
+    leave_table_to_kernel();
+    clone()
 }
 
 /// Ends in the parent what [`before_clone`] began.
@@ -207,11 +243,12 @@ pub fn after_clone(flags: u64) {
 }
 
 /// Gives every descriptor to the kernel, for a child that is not served. A child that shares the
-/// table of descriptors, but not the memory with its contents, may put anything there. From then
-/// on, the table is the kernel's alone.
+/// table of descriptors, but not the memory with its contents, may put anything there. One that
+/// shares only the memory changes contents that do not hold here. From then on, the table is the
+/// kernel's alone.
 pub fn before_clone(flags: u64) {
-    let shared = (libc::CLONE_FILES | libc::CLONE_VM) as u64;
-    let is_lost = flags & shared == libc::CLONE_FILES as u64;
+    let shared = flags & (libc::CLONE_FILES | libc::CLONE_VM) as u64;
+    let is_lost = shared == libc::CLONE_FILES as u64 || shared == libc::CLONE_VM as u64;
     if is_lost {
         open_by_kernel();
     }
@@ -231,8 +268,14 @@ pub fn before_clone(flags: u64) {
     }
 }
 
+/// Lets the kernel open all files from now on, and makes each descriptor the kernel's for good.
+pub fn leave_table_to_kernel() {
+    open_by_kernel();
+    leave_all_to_kernel();
+}
+
 /// Makes each descriptor of the process layer the kernel's for good.
-pub fn leave_all_to_kernel() {
+fn leave_all_to_kernel() {
     if let Some(process) = process() {
         for_each_owned(process, leave_to_kernel);
     }

@@ -5,13 +5,15 @@
 //!   long as several calls to the kernel, so the first calls are left to the kernel, unless the
 //!   program uses the pool anyway.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use posix::Process;
 
 use crate::stats::{Class, Reason};
-use crate::{guard, stats, streams};
+use crate::{guard, mounts, real, stats, streams};
 
 /// Descriptors that are checked when the program starts: shells redirect single digits.
 const NUMBERS: c_int = 10;
@@ -44,6 +46,11 @@ pub fn start(process: &Process) {
     }
 }
 
+/// Leaves those that are not served yet to the kernel for good.
+pub fn stop() {
+    FOUND.store(0, Relaxed);
+}
+
 /// Decides whether a descriptor that is not served is served from this call on. Costs one load if
 /// the program inherited none.
 #[inline]
@@ -71,6 +78,9 @@ fn look(process: &Process, class: Class, fd: c_int) -> bool {
     // inherited-I1. A program that copies a file copies all of it.
     let is_worth = class == Class::Copy || CALLS.fetch_add(1, Relaxed) >= WORTH;
     if !is_worth && !process.contents().is_attached(fd) {
+        if class == Class::Write {
+            before_append_by_kernel(fd);
+        }
         return false;
     }
     // Tried once: a file that cannot be served now stays the kernel's. Another thread may be trying
@@ -81,4 +91,14 @@ fn look(process: &Process, class: Class, fd: c_int) -> bool {
         stats::mark(fd, (!is_served).then(stats::why));
     }
     is_served
+}
+
+/// Makes sure that the kernel has the size of a file before it appends: it takes the descriptor's
+/// position after an append from there.
+fn before_append_by_kernel(fd: c_int) {
+    // SAFETY: asks about a descriptor.
+    let appends = unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_APPEND != 0;
+    if appends {
+        guard::run(|| posix::update_kernel_size(fd, mounts::is_served_device));
+    }
 }

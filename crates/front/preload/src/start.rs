@@ -36,6 +36,7 @@ pub fn serves() -> bool {
 /// Leaves everything to libc, in a child that `clone` has made and that the process layer does not
 /// know.
 pub fn serve_no_more(clone_flags: u64) {
+    fork::own_memory();
     direct::serve_no_more();
     let process = PROCESS.swap(std::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: null, or a box that is never dropped.
@@ -47,6 +48,15 @@ pub fn serve_no_more(clone_flags: u64) {
     } else if !process.is_null() {
         TABLE.store(process, Ordering::Release);
     }
+}
+
+/// Leaves everything to libc until `f` returns. This process is stopped meanwhile, and a child in
+/// its memory calls.
+pub fn while_unserved<T>(f: impl FnOnce() -> T) -> T {
+    let process = PROCESS.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    let result = f();
+    PROCESS.store(process, Ordering::Release);
+    result
 }
 
 /// The process layer of a served process, in one that shares its table of descriptors, but not its
@@ -160,6 +170,7 @@ pub fn opens_in_user_space() -> bool {
 /// Lets the kernel open all files from now on.
 pub fn open_by_kernel() {
     DESCRIPTORS_ARE_REAL.store(true, Ordering::Relaxed);
+    inherited::stop();
     direct::stop();
 }
 

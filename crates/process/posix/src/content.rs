@@ -345,6 +345,17 @@ impl FileContents {
         Ok((data.len(), at + data.len() as u64))
     }
 
+    /// Cuts `len` bytes at an offset to the limit on the size of files. Returns `EFBIG` and raises
+    /// a signal if none is left.
+    pub(crate) fn within_limit(&self, offset: u64, len: u64) -> Result<u64, Errno> {
+        let limit = self.task().file_size_max.load(Relaxed);
+        if offset >= limit {
+            self.task().kernel.raise(libc::SIGXFSZ);
+            return Err(Errno::FBIG);
+        }
+        Ok(len.min(limit - offset))
+    }
+
     /// Returns `EFBIG` and raises a signal if a file may not grow to `size`.
     pub(crate) fn check_size(&self, old: u64, size: u64) -> Result<(), Errno> {
         if size > old && size > self.task().file_size_max.load(Relaxed) {
@@ -434,6 +445,14 @@ impl FileContents {
     fn after_resize(&self, ofd: &OfdRef<'_>) {
         if ofd.check_unmapped().is_err() {
             self.tell_size(ofd);
+        }
+    }
+
+    /// Promotes a descriptor, and makes sure that the kernel has the size of its file: before a
+    /// call that only the kernel can make, and that goes by the size.
+    pub fn update_kernel_size(&self, fd: i32) {
+        if let Ok(ofd) = self.table().get_open(fd) {
+            self.tell_size(&ofd);
         }
     }
 

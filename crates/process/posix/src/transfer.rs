@@ -23,7 +23,9 @@ const CHUNK: usize = 64 << 10;
 
 impl FileContents {
     /// `F_GETLK`, `F_SETLK`, `F_SETLKW` and the `F_OFD_` forms. The kernel locks its own
-    /// description, so that the locks hold for other users of the mount, too.
+    /// description, so that the locks hold for other users of the mount, too. A range relative to
+    /// the end of the file becomes one relative to its start in `lock`: the kernel may have an
+    /// older size.
     pub fn fcntl_lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Served<()> {
         self.lock_call(fd, cmd, lock).into()
     }
@@ -35,7 +37,19 @@ impl FileContents {
         if posix && lock.l_type != libc::F_UNLCK as i16 {
             self.promotions().noted.add(ofd.mount_index(), ofd.ino(), NoteReason::Locks);
         }
-        Ok(self.task().kernel.lock(fd, cmd, lock)?)
+        let given = (lock.l_whence, lock.l_start);
+        if i32::from(lock.l_whence) == libc::SEEK_END {
+            let size = ofd.attr()?.size as i64;
+            lock.l_start = size.checked_add(lock.l_start).ok_or(Errno::OVERFLOW)?;
+            lock.l_whence = libc::SEEK_SET as i16;
+        }
+        self.task().kernel.lock(fd, cmd, lock)?;
+        let tests = matches!(cmd, libc::F_GETLK | libc::F_OFD_GETLK);
+        if tests && lock.l_type == libc::F_UNLCK as i16 {
+            // Without a conflict, the answer is the question.
+            (lock.l_whence, lock.l_start) = given;
+        }
+        Ok(())
     }
 
     /// `flock`.
@@ -129,7 +143,7 @@ impl FileContents {
             return Ok(0);
         }
         dst.mount().check_writable()?;
-        self.check_size(attr.size, dst_at.saturating_add(have))?;
+        let have = self.within_limit(dst_at, have)?;
         self.task().drop_privileges(dst.fs(), &attr)?;
         let copied = dst.fs().copy_range((src.ino(), src_at), (dst.ino(), dst_at), have)?;
         // If a mapping began meanwhile, the kernel repeats the call.

@@ -4,7 +4,7 @@
 //! Needs root, `/dev/fuse` and gcc.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -17,6 +17,9 @@ on_each_engine!(
     sparse_copies_have_what_was_mapped,
     names_that_come_and_go_are_opened,
     answers_are_those_of_tmpfs,
+    appends_end_where_the_file_ends,
+    appends_of_inherited_descriptors_end_where_the_file_ends,
+    copies_to_a_file_that_others_have_open_are_whole,
 );
 
 /// Only on BPFS: SCMFS stores short holes as zeros.
@@ -57,7 +60,7 @@ fn under_run(program: &Path) -> Command {
 #[track_caller]
 fn passes(what: &str, command: &mut Command) {
     let output = command.stdin(Stdio::null()).output().unwrap();
-    assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{what}: {output:?}");
 }
 
 /// Runs a program on a pool in every configuration, and on caches.
@@ -110,5 +113,71 @@ fn names_that_come_and_go_are_opened(layout: &str) {
     passes("on the mount", Command::new(&program).arg(sandbox.path("")));
     let status = served.wait().unwrap();
     assert!(status.success());
+    sandbox.umount();
+}
+
+/// A program with direct access appends to a file that this process has open for appends.
+fn appends_end_where_the_file_ends(layout: &str) {
+    for options in [&[][..], &["-o", "direct"]] {
+        let sandbox = Sandbox::mounted_as(layout, options);
+        let path = sandbox.path("log");
+        let appends = || {
+            let script = "echo 0123456789 >>\"$0\"; stat -c %s \"$0\"";
+            let mut run = under_run(Path::new("sh"));
+            run.args(["-c", script]).arg(&path);
+            let output = run.stdin(Stdio::null()).output().unwrap();
+            String::from_utf8(output.stdout).unwrap().trim().parse::<u64>().unwrap()
+        };
+        let open = || fs::OpenOptions::new().append(true).create(true).open(&path).unwrap();
+        let mut log = open();
+        log.write_all(b"12345").unwrap();
+        let mut later = open();
+        assert_eq!(appends(), 16);
+        log.write_all(b"12345").unwrap();
+        assert_eq!(log.stream_position().unwrap(), 21, "{options:?}");
+        assert_eq!(appends(), 32);
+        later.write_all(b"12345").unwrap();
+        assert_eq!(later.stream_position().unwrap(), 37, "{options:?}");
+        drop((log, later));
+        assert_eq!(appends(), 48);
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text, "123450123456789\n123450123456789\n123450123456789\n");
+        sandbox.umount();
+    }
+}
+
+/// The kernel makes the first calls of a program on a descriptor that it inherits.
+fn appends_of_inherited_descriptors_end_where_the_file_ends(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
+    let script = "import os, subprocess, sys\n\
+        log = open(sys.argv[1], 'ab', buffering=0)\n\
+        subprocess.run(['/bin/true'])\n\
+        os.truncate(sys.argv[1], 10000)\n\
+        command = ['/bin/sh', '-c', 'printf abc; printf def']\n\
+        subprocess.run(command, stdout=log, cwd='/', check=True)\n\
+        assert os.lseek(log.fileno(), 0, 1) == 10006, os.lseek(log.fileno(), 0, 1)\n\
+        assert os.stat(sys.argv[1]).st_size == 10006\n";
+    let mut run = under_run(Path::new("python3"));
+    passes("inherited", run.args(["-c", script]).arg(sandbox.path("log")));
+    sandbox.umount();
+}
+
+/// The kernel copies to a file that this process has open. It has the source since a fork, and the
+/// source has grown since.
+fn copies_to_a_file_that_others_have_open_are_whole(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
+    let path = sandbox.path("target");
+    let target = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+    let script = "import os, sys\n\
+        source = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n\
+        if os.fork() == 0: os._exit(0)\n\
+        os.wait()\n\
+        target = os.open(sys.argv[2], os.O_RDWR)\n\
+        os.pwrite(source, b'x' * 9000, 0)\n\
+        assert os.copy_file_range(source, target, 100) == 100\n";
+    let mut run = under_run(Path::new("python3"));
+    passes("copy", run.args(["-c", script]).arg(sandbox.path("source")).arg(&path));
+    assert_eq!(fs::read(&path).unwrap(), [b'x'; 100]);
+    drop(target.unwrap());
     sandbox.umount();
 }

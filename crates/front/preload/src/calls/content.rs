@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, ssize_t};
 use posix::{Errno, Served};
 
-use super::sending;
+use super::{copying, sending};
 use crate::memory::{self, TRANSFER_BYTES_MAX};
 use crate::serve::{answer, answer_moving, on_fd, on_path, to_c};
 use crate::start::process;
@@ -290,7 +290,11 @@ export! {
             }
             copied
         });
-        copied.map_or_else(by_kernel, to_c)
+        let after_update = || {
+            copying::update_kernel_size(from);
+            by_kernel()
+        };
+        copied.map_or_else(after_update, to_c)
     }
 
     fn sendfile | sendfile64 (
@@ -314,7 +318,11 @@ export! {
             }
             sent
         });
-        sent.map_or_else(by_kernel, to_c)
+        let after_update = || {
+            copying::update_kernel_size(from);
+            by_kernel()
+        };
+        sent.map_or_else(after_update, to_c)
     }
 }
 

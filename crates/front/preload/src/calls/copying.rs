@@ -7,7 +7,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{off_t, size_t, ssize_t};
 
 use crate::serve::{before_fd, give_to_kernel, set_errno};
-use crate::{direct, real, streams};
+use crate::start::process;
+use crate::{direct, guard, real, streams};
 
 /// Gives `fds` to the kernel, then calls; or returns `failed` with `errno` set.
 pub(super) fn by_kernel<T>(fds: &[c_int], failed: T, call: impl FnOnce() -> T) -> T {
@@ -20,12 +21,23 @@ pub(super) fn by_kernel<T>(fds: &[c_int], failed: T, call: impl FnOnce() -> T) -
     }
 }
 
+/// Makes sure that the kernel has the size of a served file that it is to copy from: it may have
+/// had the file since before a change that was made here.
+pub(super) fn update_kernel_size(fd: c_int) {
+    if let Some(process) = process().filter(|process| process.table().owns(fd))
+        && !guard::is_inside()
+    {
+        guard::run(|| process.contents().update_kernel_size(fd));
+    }
+}
+
 export! {
     fn splice (
         from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, len: size_t,
         flags: c_uint
     ) -> ssize_t {
         by_kernel(&[from, to], -1, || {
+            update_kernel_size(from);
             direct::splice(from, from_offset, to, to_offset, len, flags)
         })
     }

@@ -134,6 +134,8 @@ export! {
         if matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW) {
             cancel::test();
         }
+        // A lock to wait for, with its range as the kernel is to see it.
+        let mut waits_for: Option<libc::flock> = None;
         let answered = match command {
             libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_GETLK
             | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
@@ -144,6 +146,8 @@ export! {
                         Err(err) => return refuse_lock(process, fd, err),
                     };
                     let answer = lock_record(process, fd, command, &mut lock);
+                    let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
+                    waits_for = (waits && answer == Served::Kernel).then_some(lock);
                     match (command, answer) {
                         (libc::F_GETLK | libc::F_OFD_GETLK, Served::Done(Ok(()))) => {
                             Served::Done(memory::store(given, lock))
@@ -177,7 +181,8 @@ export! {
             if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
                 before_fd();
             }
-            direct::fcntl(fd, command, argument)
+            let to_wait_for = waits_for.as_ref().map(|lock| std::ptr::from_ref(lock) as c_long);
+            direct::fcntl(fd, command, to_wait_for.unwrap_or(argument))
         })
     }
 

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::credentials::{self, restricted};
 use crate::serve::{before_fd, fail, give_pool_files_to_kernel};
-use crate::start::{open_by_kernel, serve_no_more, serves, table};
+use crate::start::{serve_no_more, serves, table};
 use crate::{direct, exec, exit, fork, memory, real};
 
 /// Whether a call neither takes nor returns descriptors, whatever its arguments look like. These
@@ -364,7 +364,7 @@ export! {
             libc::SYS_io_uring_setup => {
                 // The program fills the ring itself, so the library cannot see its descriptors
                 // (requests-Q3).
-                open_by_kernel();
+                fork::leave_table_to_kernel();
                 real::syscall(number, a, b, c, d, e, f)
             }
             _ if concerns_no_descriptor(number) => {

@@ -6,8 +6,12 @@
 //! - **requests-Q2** The kernel gets every other request, on a descriptor that has become its own:
 //!   one that fails here, one that is chained to others or waits for them (the kernel keeps their
 //!   order), and one for another operation.
-//! - **requests-Q3** The library cannot see a ring that the program fills and submits itself. From
-//!   then on, the kernel opens files.
+//! - **requests-Q3** The library cannot see a ring that the program fills and submits itself.
+//!   Before it is made, all open files become the kernel's for good. From then on, the kernel opens
+//!   files.
+//! - **requests-Q4** The kernel closes a descriptor that a ring is to close, and may give its
+//!   number to the ring's next file at once. So it becomes the kernel's for good when the request
+//!   is submitted.
 
 #![allow(unsafe_code)]
 
@@ -17,11 +21,11 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 use libc::{c_ulong, iocb, iovec, off_t, sigset_t, timespec};
 use smallvec::SmallVec;
 
-use super::content;
 use super::descriptors::fcntl;
-use crate::serve::give_pool_files_to_kernel;
-use crate::start::{open_by_kernel, process};
-use crate::{memory, real};
+use super::{content, copying};
+use crate::serve::{before_fd, fd_freed, give_pool_files_to_kernel, leave_to_kernel};
+use crate::start::process;
+use crate::{fork, memory, real};
 
 /// The operation of a request.
 enum Operation {
@@ -232,7 +236,7 @@ struct RequestEntry {
     data: u64,
     buffer: u16,
     personality: u16,
-    /// Source of a splice.
+    /// Source of a splice, or the registered file to open or close, counted from 1.
     from: c_int,
     rest: [u64; 2],
 }
@@ -245,10 +249,16 @@ const WRITEV: u8 = 2;
 const FSYNC: u8 = 3;
 const READ_FIXED: u8 = 4;
 const WRITE_FIXED: u8 = 5;
+const ACCEPT: u8 = 13;
+const OPENAT: u8 = 18;
+const CLOSE: u8 = 19;
+const FILES_UPDATE: u8 = 20;
 const READ: u8 = 22;
 const WRITE: u8 = 23;
+const OPENAT2: u8 = 28;
 const SPLICE: u8 = 30;
 const TEE: u8 = 33;
+const SOCKET: u8 = 45;
 
 /// `IORING_FSYNC_DATASYNC`.
 const DATASYNC: u32 = 1;
@@ -281,6 +291,31 @@ impl RequestEntry {
         // SAFETY: the program's request.
         unsafe { request.perform() }
     }
+
+    /// Whether the request concerns a registered file. Those have numbers of their own, and are the
+    /// kernel's already.
+    fn is_on_registered(&self) -> bool {
+        self.flags & FIXED_FILE != 0 || self.opcode == CLOSE && self.from != 0
+    }
+
+    /// Prepares the descriptors that the request names besides its own, opens or closes.
+    fn prepare_others(&self) {
+        match self.opcode {
+            SPLICE | TEE => {
+                leave(self.from);
+                copying::update_kernel_size(self.from);
+            }
+            ACCEPT | OPENAT | OPENAT2 | SOCKET => before_fd(),
+            FILES_UPDATE => register(self.address as *const c_int, self.len),
+            CLOSE if self.from == 0 => {
+                // requests-Q4. If that fails, the request does, too.
+                let _ = leave_to_kernel(self.fd);
+                before_fd();
+                fd_freed(self.fd);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Does the new requests of a ring that concern served files, before they go to the kernel.
@@ -305,11 +340,8 @@ unsafe fn prepare(ring: *mut Ring) {
             is_drained |= entry.flags & DRAIN != 0;
             let in_order = is_drained | is_chained;
             is_chained = entry.flags & (LINK | HARDLINK) != 0;
-            if matches!(entry.opcode, SPLICE | TEE) {
-                leave(entry.from);
-            }
-            // Registered files have numbers of their own, and are the kernel's already.
-            if entry.flags & FIXED_FILE != 0 || !is_served(entry.fd) {
+            entry.prepare_others();
+            if entry.is_on_registered() || !is_served(entry.fd) {
                 continue;
             }
             let done = if in_order || is_chained { None } else { entry.perform() };
@@ -327,7 +359,7 @@ unsafe fn prepare(ring: *mut Ring) {
 }
 
 /// Makes files the kernel's that the program registers with a ring.
-unsafe fn register(files: *const c_int, count: c_uint) {
+fn register(files: *const c_int, count: c_uint) {
     for index in 0..count as usize {
         let Ok(fd) = memory::load(files.wrapping_add(index)) else { break };
         leave(fd);
@@ -425,7 +457,7 @@ export! {
     }
 
     fn io_uring_setup (entries: c_uint, parameters: *mut c_void) -> c_int {
-        open_by_kernel();
+        fork::leave_table_to_kernel();
         real::io_uring_setup(entries, parameters)
     }
 }

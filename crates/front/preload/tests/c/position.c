@@ -65,6 +65,8 @@ int main(int argc, char **argv)
 	/* The ring gets the number of a descriptor that was open when a file was opened before. */
 	int other = open("/dev/null", O_RDONLY), first = open("first", O_RDWR | O_CREAT, 0644);
 	CHECK(other >= 0 && first >= 0 && close(first) == 0 && unlink("first") == 0 && close(other) == 0);
+	int before = open("before", O_RDWR | O_CREAT | O_TRUNC, 0644);
+	CHECK(before == other && dup2(before, 100) == 100 && close(before) == 0);
 	ring = syscall(SYS_io_uring_setup, 8, &parameters);
 	CHECK(ring == other);
 	submissions = mmap(0, 4096, 3, MAP_SHARED, ring, IORING_OFF_SQ_RING);
@@ -72,7 +74,18 @@ int main(int argc, char **argv)
 	entries = mmap(0, 4096, 3, MAP_SHARED, ring, IORING_OFF_SQES);
 	CHECK(submissions != MAP_FAILED && completions != MAP_FAILED && entries != MAP_FAILED);
 
-	int fd = open("file", O_RDWR | O_CREAT | O_TRUNC | direct, 0644);
+	/* A file that was open before is the ring's, too, and its number becomes another one's. */
+	CHECK(write(100, "before", 6) == 6 && done(IORING_OP_WRITE, 100, "B", 1, 0) == 1);
+	before = dup(100);
+	CHECK(before == first && close(100) == 0 && done(IORING_OP_CLOSE, before, 0, 0, 0) == 0);
+	CHECK(pread(before, bytes, 6, 0) < 0 && errno == EBADF);
+	int fd = open("after", O_RDWR | O_CREAT | O_TRUNC, 0644);
+	CHECK(fd == before && write(fd, "after", 5) == 5 && close(fd) == 0);
+	fd = open("before", O_RDONLY);
+	CHECK(read(fd, bytes, sizeof bytes) == 6 && !memcmp(bytes, "Before", 6) && close(fd) == 0);
+	CHECK(unlink("before") == 0 && unlink("after") == 0);
+
+	fd = open("file", O_RDWR | O_CREAT | O_TRUNC | direct, 0644);
 	CHECK(pwrite(fd, "abcdef", 6, 0) == 6);
 	CHECK(reads(fd, bytes, 3) == 3 && reads(fd, bytes + 3, 3) == 3);
 	CHECK(!memcmp(bytes, "abcdef", 6) && lseek(fd, 0, SEEK_CUR) == 6);

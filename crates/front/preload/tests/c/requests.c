@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -188,6 +189,48 @@ static struct io_uring_sqe *request(struct io_uring *ring, long which)
 	return sqe;
 }
 
+/* Files that the ring closes and opens: each number is that of the last file. */
+static void reused(struct io_uring *ring)
+{
+	struct io_uring_sqe *sqe;
+	struct stat found;
+	int one = open("one", O_CREAT | O_RDWR | O_TRUNC, 0644), two, none[2] = { -1, -1 }, both[2];
+	long which;
+
+	two = open("two", O_CREAT | O_RDWR | O_TRUNC, 0644);
+	CHECK(two > one && write(one, "one", 3) == 3 && write(two, "two", 3) == 3);
+	CHECK(close(two) == 0 && pread(one, other, 3, 0) == 3);
+	sqe = request(ring, 0), io_uring_prep_close(sqe, one), sqe->user_data = 1;
+	CHECK(submits(ring, 1) && completed(ring, &which) == 0);
+	CHECK(pread(one, other, 3, 0) < 0 && errno == EBADF);
+	CHECK(write(one, other, 3) < 0 && errno == EBADF && close(one) < 0 && errno == EBADF);
+	sqe = request(ring, 0), io_uring_prep_openat(sqe, AT_FDCWD, "two", O_RDWR, 0), sqe->user_data = 1;
+	CHECK(submits(ring, 1));
+	two = completed(ring, &which);
+	CHECK(two == one && write(two, "TW", 2) == 2 && fstat(two, &found) == 0);
+	CHECK(holds("two", 0, "TWo", 3) && holds("one", 0, "one", 3));
+	CHECK(pread(two, other, 3, 0) == 3 && !memcmp(other, "TWo", 3));
+	sqe = request(ring, 0), io_uring_prep_close(sqe, two), sqe->user_data = 1;
+	CHECK(submits(ring, 1) && completed(ring, &which) == 0);
+	one = open("one", O_RDWR);
+	CHECK(one == two && pread(one, other, 3, 0) == 3 && !memcmp(other, "one", 3));
+
+	/* Both are registered, by a request. */
+	two = open("two", O_RDWR);
+	io_uring_unregister_files(ring);
+	CHECK(io_uring_register_files(ring, none, 2) == 0);
+	both[0] = one, both[1] = two;
+	sqe = request(ring, 0), io_uring_prep_files_update(sqe, both, 2, 0), sqe->user_data = 1;
+	CHECK(submits(ring, 1) && completed(ring, &which) == 2);
+	sqe = request(ring, 0), io_uring_prep_write(sqe, 1, "2", 1, 0), sqe->user_data = 1;
+	sqe->flags |= IOSQE_FIXED_FILE;
+	CHECK(submits(ring, 1) && completed(ring, &which) == 1 && holds("two", 0, "2Wo", 3));
+	close(one);
+	close(two);
+	unlink("one");
+	unlink("two");
+}
+
 static void uring(unsigned flags)
 {
 	struct io_uring ring;
@@ -294,6 +337,7 @@ static void uring(unsigned flags)
 	sqe = request(&ring, 0), io_uring_prep_close(sqe, registered), sqe->user_data = 1;
 	CHECK(submits(&ring, 1) && completed(&ring, &which) == 0);
 	CHECK(read(registered, other, 1) < 0 && errno == EBADF);
+	reused(&ring);
 	io_uring_queue_exit(&ring);
 	close(pipes[0]);
 	close(pipes[1]);
