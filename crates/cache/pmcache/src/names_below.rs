@@ -9,18 +9,33 @@
 //! Both are only evidence for removals below. Without it, names stay there.
 
 use crate::lock;
-use crate::objects::stamp;
 use backing::Identity;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Mutex;
-use vfs::{Attr, Timestamp};
+use vfs::Timestamp;
 
 /// Fewest stamps after which those of directories that are gone may be forgotten.
 const STAMPS_MIN: usize = 64 << 10;
 
 /// Names in an object, and the objects that had them when the pool had the same names.
 pub type KnownNames = BTreeMap<Vec<u8>, Identity>;
+
+/// The unit of the marks of busy directories, as a power of two in nanoseconds: about a tick. Marks
+/// recur after 208 days.
+const MARK_UNIT: u32 = 22;
+
+/// Returns the mark of a directory that is about to become busy.
+pub fn busy_mark() -> u32 {
+    ((Timestamp::now().0 >> MARK_UNIT) as u32).max(1)
+}
+
+/// Whether a time is from before a directory got this mark.
+pub fn is_before(mark: u32, time: Timestamp) -> bool {
+    let now = Timestamp::now().0 >> MARK_UNIT;
+    let age = (now as u32).wrapping_sub(mark);
+    time.0 >> MARK_UNIT <= now - i64::from(age)
+}
 
 /// What the pool has known of directories below.
 #[derive(Default)]
@@ -43,14 +58,10 @@ impl NamesBelow {
         stamps.insert(self.hasher.hash_one(identity), stamp);
     }
 
-    /// Whether nothing has changed the names in the object of a directory since it was removed in
-    /// the pool, which was at `removed_at` at the latest.
-    pub fn is_as_removed(&self, identity: &[u8], object: &Attr, removed_at: Timestamp) -> bool {
-        match lock(&self.stamps).get(&self.hasher.hash_one(identity)) {
-            Some(known) => *known == stamp(object),
-            // It was removed before the server began.
-            None => object.ctime <= removed_at,
-        }
+    /// Returns the stamp of an object, when the pool had all names in it; `None` if its directory
+    /// was removed in the pool before the server began.
+    pub fn stamp_of(&self, identity: &[u8]) -> Option<u32> {
+        lock(&self.stamps).get(&self.hasher.hash_one(identity)).copied()
     }
 
     /// Takes the names of a busy directory.

@@ -1,7 +1,6 @@
 //! The inodes and directories that a pass of write-back compares, and names below that the pool
 //! does not have.
 
-use crate::objects::{Below, each_entry};
 use backing::{Backing, Identity};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use vfs::{FileKind, Ino, Result};
@@ -58,19 +57,6 @@ impl Extras {
         let at = self.of.get_mut(identity)?.pop()?;
         self.list[at].take()
     }
-}
-
-/// Lists a directory below.
-pub(crate) fn list<B: Backing>(
-    backing: &B,
-    dir: Ino,
-) -> Result<BTreeMap<Vec<u8>, (Identity, FileKind)>> {
-    let mut listed = BTreeMap::new();
-    each_entry(backing, dir, |name, Below(backing, entry)| {
-        listed.insert(name.to_vec(), (backing.identity(entry.ino)?, entry.kind));
-        Ok(())
-    })?;
-    Ok(listed)
 }
 
 /// Lists only the names in a directory below.

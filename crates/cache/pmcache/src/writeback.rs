@@ -39,7 +39,7 @@ mod names;
 use crate::counters::Written;
 use crate::loading::Loading;
 use crate::lock;
-use crate::names_below::KnownNames;
+use crate::names_below::{KnownNames, busy_mark};
 use crate::objects::{Below, PoolRef, has_changed, stamp};
 use crate::pass::{Dir, Dirty, Extras, SYNCED_TOGETHER};
 use backing::{Backing, Identity};
@@ -314,9 +314,10 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         }
         let Below(_, object) = self.objects.get(&ino).ok_or(Errno::STALE)?;
         let object = object.ino;
-        let is_created = self.created.contains(&ino);
+        let (is_created, mark) = (self.created.contains(&ino), busy_mark());
         let mut is_changed = !is_created && has_changed(residence, &self.objects[&ino].1);
-        if inode.kind == FileKind::Dir && !residence.are_names_absent && !is_changed {
+        let has_names = inode.kind == FileKind::Dir && !residence.are_names_absent;
+        if has_names && !is_changed {
             let is_known = match is_created {
                 true => self.learn_created(ino, object)?,
                 false => self.learn_names(object, residence)?,
@@ -327,6 +328,9 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         if is_changed {
             self.note_conflict(ino);
             return Ok(());
+        }
+        if has_names {
+            self.pool.begin_names_back(ino, mark)?;
         }
         self.pool.begin_write_back(ino)
     }

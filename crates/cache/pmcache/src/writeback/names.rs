@@ -4,12 +4,13 @@
 //! changes a name, the pass looks at what has it now.
 
 use super::{PRIVATE, Pass};
-use crate::names_below::KnownNames;
-use crate::objects::{Below, has_changed, stamp};
-use crate::pass::{Dir, Extra, NAMES_MAX, NameBelow, list, list_names};
+use crate::names_below::{KnownNames, busy_mark, is_before};
+use crate::objects::{Below, each_entry, has_changed, stamp};
+use crate::pass::{Dir, Extra, NAMES_MAX, NameBelow, list_names};
 use backing::{Backing, Identity};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::{Attr, Backed, Errno, FileKind, Ino, ROOT, RenameFlags, Residence, Result};
+use vfs::{Attr, Backed, Errno, FileKind, Ino, ROOT, RenameFlags, Residence, Result, Timestamp};
 
 /// The names in an object that the pool has had there.
 pub(super) struct KnownBelow {
@@ -30,24 +31,35 @@ impl<P: Backed, B: Backing> Pass<'_, P, B> {
     /// Lists the object of a directory that is about to become busy, or is. Returns whether its
     /// stamp covers all names in it, or the pass knows the names that the pool has had.
     pub(super) fn learn_names(&mut self, object: Ino, residence: &Residence) -> Result<bool> {
-        let known = residence.stamp;
+        let Residence { stamp: known, is_busy, .. } = *residence;
         let is_known = |now: &Attr| known != 0 && stamp(now) == known;
-        self.learn(object, &residence.identity, residence.is_busy, &is_known)
+        let is_old = |time| is_busy && known != 0 && is_before(known, time);
+        self.learn(object, &residence.identity, is_busy, &is_known, &is_old)
     }
 
     /// As [`learn_names`](Self::learn_names). `is_known` tells whether the pool has had all names
-    /// of the object in this state.
+    /// of the object in this state; otherwise, `is_old` tells whether it has had a name of an object
+    /// that was changed at this time.
     fn learn(
         &mut self,
         object: Ino,
         identity: &[u8],
         is_busy: bool,
         is_known: &dyn Fn(&Attr) -> bool,
+        is_old: &dyn Fn(Timestamp) -> bool,
     ) -> Result<bool> {
         if self.known.contains_key(&object) {
             return Ok(true);
         }
-        let listed = list(self.backing, object)?;
+        let (mut listed, mut old) = (BTreeMap::new(), KnownNames::new());
+        each_entry(self.backing, object, |name, Below(backing, entry)| {
+            let identity = backing.identity(entry.ino)?;
+            if is_old(entry.ctime) {
+                old.insert(name.to_vec(), identity.clone());
+            }
+            listed.insert(name.to_vec(), (identity, entry.kind));
+            Ok(())
+        })?;
         let remembered = self.loading.names_below.take(identity).filter(|_| is_busy);
         let is_whole = remembered.is_none() && is_known(&self.backing.getattr(object)?);
         let is_sure = is_whole || remembered.is_some();
@@ -57,7 +69,7 @@ impl<P: Backed, B: Backing> Pass<'_, P, B> {
                 listed.iter().map(|(name, (of, _))| (name.clone(), of.clone())).collect()
             }
             // A server ended within a pass.
-            None => KnownNames::new(),
+            None => old,
         };
         self.known.insert(object, KnownBelow { identity: identity.to_vec(), names });
         self.below.insert(object, listed);
@@ -115,16 +127,17 @@ impl<P: Backed, B: Backing> Pass<'_, P, B> {
         let object = self.object(dir.ino)?;
         // Its names may have been loaded since it became busy, which noted them.
         let identity = self.pool.residence(dir.ino)?.identity;
-        self.learn(object, &identity, true, &|_| false)?;
+        self.learn(object, &identity, true, &|_| false, &|_| false)?;
         let removed_at = self.pool.getattr(dir.ino)?.ctime;
         let mut pending = self.extras_in(object, |name| !dir.names.contains_key(name));
         while let Some(extra) = pending.pop() {
             if extra.kind == FileKind::Dir && extra.is_known && !self.has_inode(&extra.identity)? {
                 let inside = Below(self.backing, self.backing.find(&extra.identity)?);
                 let identity = &extra.identity.0;
-                let names_below = &self.loading.names_below;
-                let is_known = |now: &Attr| names_below.is_as_removed(identity, now, removed_at);
-                self.learn(inside.1.ino, identity, true, &is_known)?;
+                let known = self.loading.names_below.stamp_of(identity);
+                let is_known = |now: &Attr| known == Some(stamp(now));
+                let is_old = |time| known.is_none() && time <= removed_at;
+                self.learn(inside.1.ino, identity, true, &is_known, &is_old)?;
                 pending.extend(self.extras_in(inside.1.ino, |_| true));
                 self.held_below.push(inside);
             }
@@ -191,6 +204,7 @@ impl<P: Backed, B: Backing> Pass<'_, P, B> {
         };
         let has_names = object.1.kind == FileKind::Dir && !residence.are_names_absent;
         let mut is_changed = has_changed(&residence, &object.1);
+        let mark = busy_mark();
         if !is_changed && has_names {
             is_changed = !self.learn_names(object.1.ino, &residence)?;
         }
@@ -202,6 +216,9 @@ impl<P: Backed, B: Backing> Pass<'_, P, B> {
                 self.note_conflict(ino);
             }
             return Ok(false);
+        }
+        if has_names {
+            self.pool.begin_names_back(ino, mark)?;
         }
         self.begin_again(ino, identity).map(|()| true)
     }

@@ -538,7 +538,7 @@ fn run(seed: u64, count: usize) -> (u64, u64) {
     let mut fs = over(&below, POOL);
     let (mut handles, mut model_handles) = (Handles::new(ROOT), Handles::new(model.root()));
     let mut rng = Rng::new(seed);
-    let (mut evicted, mut is_interrupted) = ((0, 0), false);
+    let mut evicted = (0, 0);
     for i in 0..count {
         let op = gen_op(&mut rng);
         let what = format!("seed {seed}, call {i}, {op}");
@@ -555,15 +555,10 @@ fn run(seed: u64, count: usize) -> (u64, u64) {
                 // Whether it frees something or fails, nothing is lost.
                 let _ = fs.make_room(POOL);
                 below.heal();
-                is_interrupted = true;
             }
             28..30 => {
                 handles.release(&fs);
                 model_handles.release(&model);
-                // What the pool has removed may come back otherwise (writeback-W8).
-                if std::mem::take(&mut is_interrupted) {
-                    write_back(&fs, &what);
-                }
                 let counters = fs.evict_counters();
                 evicted.0 += counters.evicted_bytes;
                 evicted.1 += counters.evicted_dirs;

@@ -75,7 +75,7 @@ fn run(seed: u64, count: usize) -> (u64, u64, u64) {
     let mut fs = fresh(&below);
     let (mut handles, mut model_handles) = (Handles::new(ROOT), Handles::new(model.root()));
     let mut rng = Rng::new(seed);
-    let (mut done, mut is_interrupted) = ((0, 0, 0), false);
+    let mut done = (0, 0, 0);
     for i in 0..count {
         let op = gen_op(&mut rng);
         let what = format!("seed {seed}, call {i}, {op}");
@@ -93,15 +93,10 @@ fn run(seed: u64, count: usize) -> (u64, u64, u64) {
                 fail_at(&below, rng.below(60));
                 let _ = fs.write_back();
                 below.heal();
-                is_interrupted = true;
             }
             8..10 => {
                 handles.release(&fs);
                 model_handles.release(&model);
-                // What the pool has removed may come back otherwise (writeback-W8).
-                if std::mem::take(&mut is_interrupted) {
-                    write_back(&fs, &what);
-                }
                 if rng.percent(50) {
                     below.crash();
                 }
