@@ -21,20 +21,33 @@ const STAMPS_MIN: usize = 64 << 10;
 /// Names in an object, and the objects that had them when the pool had the same names.
 pub type KnownNames = BTreeMap<Vec<u8>, Identity>;
 
-/// The unit of the marks of busy directories, as a power of two in nanoseconds: about a tick. Marks
-/// recur after 208 days.
-const MARK_UNIT: u32 = 22;
+/// The unit in which times are compared, as a power of two in nanoseconds: about a tick. Marks recur
+/// after 208 days.
+const UNIT: u32 = 22;
+
+/// Units by which times below may be ahead of those of the pool, which has the time of the last
+/// tick.
+const AHEAD: i64 = 1;
+
+fn units(time: Timestamp) -> i64 {
+    time.0 >> UNIT
+}
 
 /// Returns the mark of a directory that is about to become busy.
 pub fn busy_mark() -> u32 {
-    ((Timestamp::now().0 >> MARK_UNIT) as u32).max(1)
+    (units(Timestamp::now()) as u32).max(1)
 }
 
-/// Whether a time is from before a directory got this mark.
-pub fn is_before(mark: u32, time: Timestamp) -> bool {
-    let now = Timestamp::now().0 >> MARK_UNIT;
+/// Whether an object was changed for the last time before a directory got this mark.
+pub fn is_before_mark(mark: u32, changed: Timestamp) -> bool {
+    let now = units(Timestamp::now());
     let age = (now as u32).wrapping_sub(mark);
-    time.0 >> MARK_UNIT <= now - i64::from(age)
+    units(changed) <= now - i64::from(age) + AHEAD
+}
+
+/// Whether an object was changed for the last time before this time in the pool.
+pub fn is_before(time: Timestamp, changed: Timestamp) -> bool {
+    units(changed) <= units(time) + AHEAD
 }
 
 /// What the pool has known of directories below.

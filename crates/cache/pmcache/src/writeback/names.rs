@@ -4,7 +4,7 @@
 //! changes a name, the pass looks at what has it now.
 
 use super::{PRIVATE, Pass};
-use crate::names_below::{KnownNames, busy_mark, is_before};
+use crate::names_below::{KnownNames, busy_mark, is_before, is_before_mark};
 use crate::objects::{Below, each_entry, has_changed, stamp};
 use crate::pass::{Dir, Extra, NAMES_MAX, NameBelow, list_names};
 use backing::{Backing, Identity};
@@ -33,7 +33,7 @@ impl<P: Backed, B: Backing> Pass<'_, P, B> {
     pub(super) fn learn_names(&mut self, object: Ino, residence: &Residence) -> Result<bool> {
         let Residence { stamp: known, is_busy, .. } = *residence;
         let is_known = |now: &Attr| known != 0 && stamp(now) == known;
-        let is_old = |time| is_busy && known != 0 && is_before(known, time);
+        let is_old = |time| is_busy && known != 0 && is_before_mark(known, time);
         self.learn(object, &residence.identity, is_busy, &is_known, &is_old)
     }
 
@@ -136,7 +136,7 @@ impl<P: Backed, B: Backing> Pass<'_, P, B> {
                 let identity = &extra.identity.0;
                 let known = self.loading.names_below.stamp_of(identity);
                 let is_known = |now: &Attr| known == Some(stamp(now));
-                let is_old = |time| known.is_none() && time <= removed_at;
+                let is_old = |time| known.is_none() && is_before(removed_at, time);
                 self.learn(inside.1.ino, identity, true, &is_known, &is_old)?;
                 pending.extend(self.extras_in(inside.1.ino, |_| true));
                 self.held_below.push(inside);

@@ -123,9 +123,8 @@ pub fn run(
     mount::follow(changes);
     mount::reap(weak);
     mount::remove_abandoned();
-    if !flags.contains(MountFlags::RDONLY) {
-        maintain(Arc::downgrade(&cache), Duration::from_secs(args.max_age.into()));
-    }
+    // A read-only mount writes back, too: what is dirty from before.
+    maintain(Arc::downgrade(&cache), Duration::from_secs(args.max_age.into()));
     follow(&cache, reach, kernel)?;
     started(&ready)?;
     // The end of the mount writes back.
