@@ -55,7 +55,7 @@ pub struct Loading<P, B> {
     pool: P,
     backing: B,
     pub(crate) known: Mutex<KnownInodes>,
-    /// What write-back may remove below.
+    /// The names that write-back may remove below.
     pub(crate) names_below: NamesBelow,
     pub(crate) changes: ChangesBehind,
     /// Inodes of which a thread loads names or content (loading-A1).

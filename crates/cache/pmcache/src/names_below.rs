@@ -50,7 +50,7 @@ pub fn is_before(time: Timestamp, changed: Timestamp) -> bool {
     units(changed) <= units(time) + AHEAD
 }
 
-/// What the pool has known of directories below.
+/// The names and stamps of directories below that the pool has known.
 #[derive(Default)]
 pub struct NamesBelow {
     /// The names of busy directories, by the identities of these.

@@ -202,9 +202,19 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         self.mark()
     }
 
-    /// Makes everything below durable at once, if there are many inodes. After an error, each is
-    /// synced by itself, so that the error concerns only its inode.
-    fn sync_together(&self) -> bool {
+    /// Makes everything below durable at once, if there are many inodes, or if the backing store
+    /// cannot do less. Otherwise each is synced by itself, also after an error, so that the error
+    /// concerns only its inode.
+    fn sync_together(&mut self) -> bool {
+        if self.backing.syncs_as_whole() {
+            // A store that is away makes the pass wait only once.
+            let is_any_left = self.dirty.iter().any(|dirty| !self.failed.contains(&dirty.ino));
+            let synced = if is_any_left { self.backing.sync() } else { Ok(()) };
+            if let Err(e) = synced {
+                self.each_dirty(|_, _, _| Err(e));
+            }
+            return true;
+        }
         self.dirty.len() >= SYNCED_TOGETHER && self.backing.sync().is_ok()
     }
 

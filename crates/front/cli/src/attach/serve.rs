@@ -10,7 +10,7 @@ use ::pool::DurabilityMode;
 use anyhow::{Context as _, Result, anyhow, bail};
 use backing::{Change, Reach, Watch};
 use eviction::PolicyKind;
-use fuse::{Caching, Invalidator, MountFlags, OpCounters, Server, ServerOptions, StopSignals};
+use fuse::{Caching, Invalidator, OpCounters, Server, ServerOptions, StopSignals};
 use pmcache::{EvictOptions, KeptSide, Loading};
 use pmem::Medium as _;
 use rustix::io::Errno;
