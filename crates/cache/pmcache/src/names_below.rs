@@ -21,8 +21,8 @@ const STAMPS_MIN: usize = 64 << 10;
 /// Names in an object, and the objects that had them when the pool had the same names.
 pub type KnownNames = BTreeMap<Vec<u8>, Identity>;
 
-/// The unit in which times are compared, as a power of two in nanoseconds: about a tick. Marks recur
-/// after 208 days.
+/// The unit in which times are compared, as a power of two in nanoseconds: about a tick. Marks
+/// recur after 208 days.
 const UNIT: u32 = 22;
 
 /// Units by which times below may be ahead of those of the pool, which has the time of the last

@@ -200,8 +200,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         }
     }
 
-    /// Notes that write-back may remove all that others have in the directories of an object, as far
-    /// as the pool does not have these (writeback-W8).
+    /// Notes that write-back may remove all that others have in the directories of an object, as
+    /// far as the pool does not have these (writeback-W8).
     fn know_all(&self, object: Ino) -> Result<()> {
         each_entry(self.backing(), object, |_, inside| {
             if inside.1.kind != FileKind::Dir {

@@ -38,8 +38,8 @@ impl<P: Backed, B: Backing> Pass<'_, P, B> {
     }
 
     /// As [`learn_names`](Self::learn_names). `is_known` tells whether the pool has had all names
-    /// of the object in this state; otherwise, `is_old` tells whether it has had a name of an object
-    /// that was changed at this time.
+    /// of the object in this state; otherwise, `is_old` tells whether it has had a name of an
+    /// object that was changed at this time.
     fn learn(
         &mut self,
         object: Ino,
