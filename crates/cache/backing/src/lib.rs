@@ -89,6 +89,11 @@ pub trait Backing: FileSystem {
         Err(Errno::OPNOTSUPP)
     }
 
+    /// Whether a sync of one inode makes all of the backing store durable, and takes as long.
+    fn syncs_as_whole(&self) -> bool {
+        false
+    }
+
     /// Makes other processes that open a file by a name in this directory wait for an answer
     /// ([`Opening`]), until the backing ends. Does nothing except with [`Watch::Permission`].
     ///
@@ -137,6 +142,9 @@ macro_rules! forward {
             tell: &mut dyn FnMut($crate::Change),
         ) -> ::vfs::Result<()> {
             $to.wait_for_changes(limit, number, tell)
+        }
+        fn syncs_as_whole(&$this) -> bool {
+            $to.syncs_as_whole()
         }
         fn guard_names(&$this, dir: ::vfs::Ino) -> ::vfs::Result<()> {
             $to.guard_names(dir)

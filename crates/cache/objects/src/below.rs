@@ -30,6 +30,10 @@ impl Backing for ObjectFs {
         Err(Errno::STALE)
     }
 
+    fn syncs_as_whole(&self) -> bool {
+        true
+    }
+
     fn sync_metadata(&self, ino: Ino) -> Result<()> {
         self.held()?.tree.getattr(ino)?;
         if lock(&self.core.journal).is_committed(ino) { Ok(()) } else { self.core.commit() }

@@ -26,8 +26,9 @@
 //! While write-back changes an object, its stamp does not count (backed-B5). Changes by others
 //! meanwhile are found only if they are reported: the inode is compared after that.
 
-use crate::loading::{Below, Loading, ObjectParts, has_changed};
+use crate::loading::Loading;
 use crate::lock;
+use crate::objects::{Below, ObjectParts, has_changed, stamp};
 use backing::{Backing, Change, Identity, Reach, Watch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -151,6 +152,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             let parts = ObjectParts::of(self.backing(), &object.1)?;
             let loaded = parts.loaded(&object.1, &residence.identity);
             if self.pool().reload(ino, &loaded, residence.stamp)? {
+                if object.1.kind == FileKind::Dir {
+                    self.names_below.note_stamp(&residence.identity, stamp(&object.1));
+                }
                 self.note_renewed(ino, object.1.kind, &residence);
                 return Ok(Comparison::Renewed);
             }

@@ -70,6 +70,8 @@ pub struct Written {
     pub errors: Vec<(Ino, Errno)>,
     /// Inodes that are dirty and whose objects others have changed (writeback-W5).
     pub conflicts: Vec<Ino>,
+    /// Directories whose names others changed during the pass (writeback-W8).
+    pub changed: Vec<Ino>,
     /// Inodes with a step that has to wait for a later pass, and those with errors.
     pub waiting: BTreeSet<Ino>,
 }

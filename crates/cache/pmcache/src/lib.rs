@@ -7,7 +7,8 @@
 //! log besides (`docs/CACHE.md`).
 //!
 //! - `loading`: loads what is absent.
-//! - `writeback`, `pass`: write back what is dirty, by comparing.
+//! - `objects`: objects of the backing store, and their stamps.
+//! - `writeback`, `pass`, `names_below`: write back what is dirty, by comparing.
 //! - `below`: keeps what programs write within the space of the backing store.
 //! - `through`: syncs and writes that wait for the backing store.
 //! - `evict`: makes clean parts absent when the pool is nearly full.
@@ -29,6 +30,8 @@ mod evict;
 mod known;
 mod loading;
 mod merge;
+mod names_below;
+mod objects;
 mod older;
 mod pass;
 mod permits;

@@ -19,6 +19,8 @@ use crate::changes::{ChangesBehind, Comparison};
 use crate::commands::History;
 use crate::evict::{Evict, EvictOptions};
 use crate::known::KnownInodes;
+use crate::names_below::NamesBelow;
+use crate::objects::{Below, ObjectParts, copy_xattrs, has_changed, stamp};
 use crate::permits::WaitingOpenings;
 use crate::pinned::PinnedFiles;
 use crate::through::Passes;
@@ -30,9 +32,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use vfs::{
-    Attr, Backed, Caller, Entry, Errno, FileKind, FileSystem, Ino, LoadedObject, Loader, Mappings,
-    Need, Openings, ROOT, Residence, Result, Seek, SetAttr, SetTime, SetXattr, StatFs,
-    WaitingCalls, load_for,
+    Attr, Backed, Caller, Errno, FileKind, Ino, Loader, Mappings, Need, Openings, ROOT, Residence,
+    Result, Seek, SetAttr, SetTime, StatFs, WaitingCalls, load_for,
 };
 
 /// Most bytes of one read of the backing store.
@@ -54,6 +55,8 @@ pub struct Loading<P, B> {
     pool: P,
     backing: B,
     pub(crate) known: Mutex<KnownInodes>,
+    /// The names that write-back may remove below.
+    pub(crate) names_below: NamesBelow,
     pub(crate) changes: ChangesBehind,
     /// Inodes of which a thread loads names or content (loading-A1).
     busy: Mutex<HashSet<Ino>>,
@@ -90,24 +93,6 @@ impl<P: Backed, B: Backing> Drop for LoadTurn<'_, P, B> {
     }
 }
 
-/// An inode of the backing store, with a reference.
-pub(crate) struct Below<'a, B: Backing>(pub &'a B, pub Entry);
-
-impl<B: Backing> Drop for Below<'_, B> {
-    fn drop(&mut self) {
-        self.0.forget(self.1.ino, 1);
-    }
-}
-
-/// A referenced inode of the pool.
-pub(crate) struct PoolRef<'a, P: Backed>(pub &'a P, pub Ino);
-
-impl<P: Backed> Drop for PoolRef<'_, P> {
-    fn drop(&mut self) {
-        self.0.forget(self.1, 1);
-    }
-}
-
 impl<P: Backed, B: Backing> Loading<P, B> {
     /// Attaches a pool to its backing store. The first time, the root of the pool becomes that of
     /// the backing store.
@@ -124,6 +109,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             pool,
             backing,
             known,
+            names_below: NamesBelow::default(),
             changes,
             busy,
             is_free,
@@ -142,6 +128,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let mut pinned = Vec::new();
         loading.find_known(&mut lock(&loading.known), &mut |ino, residence| {
             pinned.extend(residence.is_pinned.then_some(ino));
+            let is_dir = |ino| loading.pool.getattr(ino).is_ok_and(|a| a.kind == FileKind::Dir);
+            if !residence.is_busy && is_dir(ino) {
+                loading.names_below.note_stamp(&residence.identity, residence.stamp);
+            }
         })?;
         loading.find_pins(&pinned)?;
         loading.adopt_root()?;
@@ -446,6 +436,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         match self.pool.load_name(dir, name, &parts.loaded(attr, identity)) {
             Ok(ino) => {
                 let noted = self.note_known(&mut known, identity, ino);
+                if attr.kind == FileKind::Dir {
+                    self.names_below.note_stamp(identity, stamp(attr));
+                }
                 self.pool.forget(ino, 1);
                 noted.map(|()| None)
             }
@@ -634,98 +627,12 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     }
 }
 
-/// Returns a value that is another one when an object has changed, and is not 0.
-pub(crate) fn stamp(object: &Attr) -> u32 {
-    let size = if object.kind == FileKind::File { object.size } else { 0 };
-    let changed = object.ctime.0 as u64;
-    // The high bits of a product depend on all bits of its factors.
-    let mixed = (changed ^ size.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((mixed >> 32) as u32).max(1)
-}
-
-/// Whether others have changed an object since it equalled its inode.
-pub(crate) fn has_changed(inode: &Residence, object: &Attr) -> bool {
-    !inode.is_busy && inode.stamp != 0 && inode.stamp != stamp(object)
-}
-
-/// Calls `each` with each name in a directory of the backing store, and its inode. Leaves out names
-/// on other mounts (`EXDEV`).
-pub(crate) fn each_entry<'b, B: Backing>(
-    backing: &'b B,
-    dir: Ino,
-    mut each: impl FnMut(&[u8], &Below<'b, B>) -> Result<()>,
-) -> Result<()> {
-    let mut names = Vec::new();
-    backing.readdir(dir, 0, &mut |e| {
-        if !matches!(e.name, b"." | b"..") {
-            names.push(e.name.to_vec());
-        }
-        true
-    })?;
-    for name in names {
-        match backing.lookup(dir, &name) {
-            Ok(entry) => each(&name, &Below(backing, entry))?,
-            // Removed meanwhile, or on a mount within the directory.
-            Err(Errno::NOENT | Errno::XDEV) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
-
 /// Treats a name that exists as loaded.
 fn existing(loaded: Result<()>) -> Result<()> {
     match loaded {
         Err(Errno::EXIST) => Ok(()),
         done => done,
     }
-}
-
-/// Gives an inode the extended attributes of another one.
-pub(crate) fn copy_xattrs<F: FileSystem, T: FileSystem>(
-    from: (&F, Ino),
-    (fs, ino): (&T, Ino),
-) -> Result<()> {
-    let (wanted, found) = (xattrs(from.0, from.1)?, xattrs(fs, ino)?);
-    for (name, _) in &found {
-        if !wanted.iter().any(|(wanted, _)| wanted == name) {
-            fs.removexattr(ino, name)?;
-        }
-    }
-    for (name, value) in wanted.iter().filter(|xattr| !found.contains(xattr)) {
-        fs.setxattr(ino, name, value, SetXattr::Any)?;
-    }
-    Ok(())
-}
-
-/// The parts of an object besides its attributes and its content.
-pub(crate) struct ObjectParts {
-    target: Vec<u8>,
-    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-impl ObjectParts {
-    /// Reads them from the backing store.
-    pub fn of(backing: &impl Backing, attr: &Attr) -> Result<Self> {
-        let target = match attr.kind {
-            FileKind::Symlink => backing.readlink(attr.ino)?,
-            _ => Vec::new(),
-        };
-        Ok(Self { target, xattrs: xattrs(backing, attr.ino)? })
-    }
-
-    /// Returns the object, as an engine gets it. Its attributes were read before.
-    pub fn loaded<'p>(&'p self, attr: &Attr, identity: &'p [u8]) -> LoadedObject<'p> {
-        let (target, xattrs) = (&self.target[..], &self.xattrs[..]);
-        LoadedObject { attr: *attr, identity, stamp: stamp(attr), target, xattrs }
-    }
-}
-
-/// Returns all extended attributes of an inode.
-pub(crate) fn xattrs(fs: &impl FileSystem, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let names = fs.listxattr(ino)?.into_iter();
-    let value = |name: Vec<u8>| Ok((name.clone(), fs.getxattr(ino, &name)?));
-    names.map(value).collect()
 }
 
 impl<P: Backed, B: Backing> Loader for Loading<P, B> {

@@ -17,7 +17,9 @@
 //! are also in the pool, and nothing else is unclear, the directory gets the stamp and stays dirty.
 //! Otherwise it is a conflict.
 
-use crate::loading::{Below, Loading, ObjectParts, each_entry, has_changed, stamp, xattrs};
+use crate::loading::Loading;
+use crate::names_below::KnownNames;
+use crate::objects::{Below, ObjectParts, each_entry, has_changed, stamp, xattrs};
 use crate::writeback::PRIVATE;
 use backing::{Backing, Change, Identity};
 use std::collections::{BTreeMap, BTreeSet};
@@ -142,6 +144,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let mut here = self.names_of(dir)?;
         let is_first = here.is_empty();
         let mut has_clash = false;
+        let mut known = KnownNames::new();
         let changed = |name: &[u8]| {
             if !is_first {
                 self.must_forget(Change::Name(dir, name.to_vec()));
@@ -151,6 +154,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             let Identity(identity) = self.backing().identity(entry.1.ino)?;
             if self.is_private(name, &identity) {
                 return Ok(());
+            }
+            if residence.is_busy {
+                known.insert(name.to_vec(), Identity(identity.clone()));
             }
             if let Some((ino, kind)) = here.remove(name) {
                 let residence = self.pool().residence(ino).unwrap_or_default();
@@ -172,6 +178,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             merged.elsewhere.extend(elsewhere);
             Ok(())
         })?;
+        if residence.is_busy {
+            // Write-back has begun to change the object when no names were here.
+            self.names_below.remember(residence.identity.clone(), known);
+        }
         let mut has_kept = false;
         for (name, (ino, kind)) in here {
             let drops = keep.drops_removed(ino);
@@ -236,6 +246,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let parts = ObjectParts::of(self.backing(), object)?;
         let loaded = parts.loaded(object, &residence.identity);
         if self.pool().reload(dir, &loaded, residence.stamp)? {
+            self.names_below.note_stamp(&residence.identity, stamp(object));
             self.must_forget(Change::Attributes(dir));
             return Ok(true);
         }
@@ -247,7 +258,21 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let of = |attr: &Attr| (attr.perm, attr.uid, attr.gid);
         let is_same = of(&self.pool().getattr(dir)?) == of(object)
             && sorted(xattrs(self.pool(), dir)?) == sorted(xattrs(self.backing(), object.ino)?);
-        Ok(is_same && self.pool().note_stamp(dir, residence.stamp, stamp(object))?)
+        Ok(is_same && self.note_names(dir, residence, object)?)
+    }
+
+    /// Gives a dirty directory the stamp of its object, unless it has another one than before.
+    pub(crate) fn note_names(
+        &self,
+        dir: Ino,
+        residence: &Residence,
+        object: &Attr,
+    ) -> Result<bool> {
+        let is_noted = self.pool().note_stamp(dir, residence.stamp, stamp(object))?;
+        if is_noted {
+            self.names_below.note_stamp(&residence.identity, stamp(object));
+        }
+        Ok(is_noted)
     }
 
     /// Compares a dirty directory, whose object others have changed. Returns whether it differs

@@ -1,9 +1,8 @@
 //! The inodes and directories that a pass of write-back compares, and names below that the pool
 //! does not have.
 
-use crate::loading::{Below, each_entry};
 use backing::{Backing, Identity};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use vfs::{FileKind, Ino, Result};
 
 /// Fewest inodes that are synced by one sync of the whole backing store.
@@ -35,6 +34,8 @@ pub(crate) struct Extra {
     pub place: NameBelow,
     pub identity: Identity,
     pub kind: FileKind,
+    /// Whether the pool has had it (writeback-W8).
+    pub is_known: bool,
 }
 
 /// Names below that the pool does not have, those in a directory after that of the directory.
@@ -58,15 +59,14 @@ impl Extras {
     }
 }
 
-/// Lists a directory below.
-pub(crate) fn list<B: Backing>(
-    backing: &B,
-    dir: Ino,
-) -> Result<BTreeMap<Vec<u8>, (Identity, FileKind)>> {
-    let mut listed = BTreeMap::new();
-    each_entry(backing, dir, |name, Below(backing, entry)| {
-        listed.insert(name.to_vec(), (backing.identity(entry.ino)?, entry.kind));
-        Ok(())
+/// Lists only the names in a directory below.
+pub(crate) fn list_names<B: Backing>(backing: &B, dir: Ino) -> Result<BTreeSet<Vec<u8>>> {
+    let mut names = BTreeSet::new();
+    backing.readdir(dir, 0, &mut |e| {
+        if !matches!(e.name, b"." | b"..") {
+            names.insert(e.name.to_vec());
+        }
+        true
     })?;
-    Ok(listed)
+    Ok(names)
 }

@@ -75,7 +75,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             }
             match self.backing().find(&Identity(identity)) {
                 Ok(found) => {
-                    let below = crate::loading::Below(self.backing(), found);
+                    let below = crate::objects::Below(self.backing(), found);
                     self.backing().guard_names(below.1.ino)?;
                 }
                 Err(vfs::Errno::STALE) => {}

@@ -14,8 +14,9 @@
 //!   and two states are not mixed.
 //! - resolve-V3: an object below that is also known under another name in the pool is not removed.
 
-use crate::loading::{Below, Loading, copy_xattrs, each_entry, has_changed, stamp};
+use crate::loading::Loading;
 use crate::merge::MergeKeep;
+use crate::objects::{Below, copy_xattrs, each_entry, has_changed, stamp};
 use backing::{Backing, Change, Identity};
 use vfs::{Attr, Backed, Caller, Errno, FileKind, Ino, ROOT, Residence, Result, SetAttr};
 
@@ -183,6 +184,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             self.follow_names(dir, false)?;
             return Err(Errno::AGAIN);
         }
+        self.know_all(object.ino)?;
         for (child, kind) in self.names_of(dir)?.into_values() {
             let identity = self.pool().residence(child)?.identity;
             if !identity.is_empty() && self.object_if_any(&identity)?.is_none() {
@@ -192,10 +194,26 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let _turn = self.turn(dir);
         self.pool().make_dirty(dir)?;
         // resolve-V1.
-        match self.pool().note_stamp(dir, residence.stamp, stamp(object))? {
+        match self.note_names(dir, residence, object)? {
             true => Ok(()),
             false => Err(Errno::AGAIN),
         }
+    }
+
+    /// Notes that write-back may remove all that others have in the directories of an object, as
+    /// far as the pool does not have these (writeback-W8).
+    fn know_all(&self, object: Ino) -> Result<()> {
+        each_entry(self.backing(), object, |_, inside| {
+            if inside.1.kind != FileKind::Dir {
+                return Ok(());
+            }
+            let Identity(identity) = self.backing().identity(inside.1.ino)?;
+            if self.inode_of(&identity)?.is_none() {
+                self.names_below.note_stamp(&identity, stamp(&inside.1));
+                self.know_all(inside.1.ino)?;
+            }
+            Ok(())
+        })
     }
 
     /// Keeps an inode whose object is gone, or whose names other objects have. With `is_all`, parts
@@ -275,7 +293,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Gives an inode the state of its object.
     fn take_content(&self, ino: Ino, residence: &Residence, object: &Below<'_, B>) -> Result<()> {
         let _turn = self.turn(ino);
-        let parts = crate::loading::ObjectParts::of(self.backing(), &object.1)?;
+        let parts = crate::objects::ObjectParts::of(self.backing(), &object.1)?;
         let loaded = parts.loaded(&object.1, &residence.identity);
         // resolve-V1.
         if !self.pool().replace(ino, &loaded, residence.stamp)? {
@@ -323,7 +341,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         self.pool().setattr(&Caller::ROOT, dir, &set)?;
         self.must_forget(Change::Attributes(dir));
         // resolve-V1.
-        match self.pool().note_stamp(dir, residence.stamp, stamp(object))? {
+        match self.note_names(dir, residence, object)? {
             true => Ok(()),
             false => Err(Errno::AGAIN),
         }

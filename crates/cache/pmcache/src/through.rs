@@ -12,8 +12,9 @@
 
 use crate::commands::PASSES;
 use crate::counters::Written;
-use crate::loading::{Below, Loading};
+use crate::loading::Loading;
 use crate::lock;
+use crate::objects::Below;
 use backing::Backing;
 use std::collections::BTreeSet;
 use std::sync::Mutex;

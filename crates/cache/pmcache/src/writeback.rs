@@ -13,8 +13,7 @@
 //! - writeback-W3: a mark covers only what was durable below before, and only if the inode has not
 //!   changed since it was compared.
 //! - writeback-W4: an object loses its last name only if no inode of the pool has its identity,
-//!   with a name or without. A directory that was removed in the pool needs its object no longer:
-//!   it is empty, and all its names are known.
+//!   with a name or without. A directory that was removed in the pool needs its object no longer.
 //! - writeback-W5: an object that others have changed, which its stamp shows, is not touched. Its
 //!   inode stays dirty, and the pass names it.
 //! - writeback-W6: an inode is busy before its object gets or loses a name, also if it was renamed
@@ -23,23 +22,34 @@
 //!   to a sync. Otherwise a crash could leave an older block that is marked clean. Operations on
 //!   names and attributes are durable on return in each mode.
 //!
-//! The stamp of a directory shows names that others made. So a name below that the pool does not
-//! have was removed in the pool.
+//! - writeback-W8: a name below is replaced or removed only if the pool has had that object there.
+//!   A pass lists the object of a directory before the directory becomes busy. If the object has
+//!   its stamp then, the pool has had all names in it. The names of a directory that stays busy are
+//!   remembered. If the server ends within the pass, they are unknown, unless the stamp still fits.
+//!
+//! Names that the pool never had stay below. If all other names are equal, the directory is marked
+//! clean with a stamp that its object does not have, so that it follows its object. If the pool has
+//! something else of that name, that is a conflict. A directory that was removed in the pool loses
+//! only the names that the pool has had; with others in it, it stays, and the pool gets it again.
+//! So does what was removed in the pool, if the names of its directory are unknown.
 
 mod content;
+mod names;
 
 use crate::counters::Written;
-use crate::loading::{Below, Loading, PoolRef, has_changed, stamp};
+use crate::loading::Loading;
 use crate::lock;
-use crate::pass::{Dir, Dirty, Extra, Extras, NAMES_MAX, NameBelow, SYNCED_TOGETHER, list};
+use crate::names_below::{KnownNames, busy_mark};
+use crate::objects::{Below, PoolRef, has_changed, stamp};
+use crate::pass::{Dir, Dirty, Extras, SYNCED_TOGETHER};
 use backing::{Backing, Identity};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use names::KnownBelow;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::MutexGuard;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 use vfs::{
-    ABSENT, Attr, Backed, Caller, Errno, FileKind, Ino, NewKind, NewNode, ROOT, RenameFlags,
-    Residence, Result,
+    ABSENT, Attr, Backed, Caller, Errno, FileKind, Ino, NewKind, NewNode, ROOT, Residence, Result,
 };
 
 /// The start of the private names of objects that are not complete.
@@ -62,8 +72,12 @@ struct Pass<'a, P: Backed, B: Backing> {
     /// Inodes that were compared before, and those that have got their objects in this pass.
     seen: HashSet<Ino>,
     created: HashSet<Ino>,
-    /// The names below of directories whose names are compared.
+    /// The names in objects of directories that are compared, or are about to change.
     below: HashMap<Ino, BTreeMap<Vec<u8>, (Identity, FileKind)>>,
+    /// The names among them that the pool has had there.
+    known: HashMap<Ino, KnownBelow>,
+    /// The names of directories in the pool that were compared.
+    compared: HashMap<Ino, BTreeSet<Vec<u8>>>,
     extras: Extras,
     /// The identities of objects that got or lost names.
     renamed: HashSet<Vec<u8>>,
@@ -86,7 +100,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     pub fn write_back(&self) -> Result<Written> {
         let written = self.write_back_in(&self.write_back_turn())?;
         // Some conflicts can be resolved. This waits for loads, which may wait for a write-back.
-        written.conflicts.iter().for_each(|ino| self.try_look(*ino, false));
+        let changed = written.conflicts.iter().chain(&written.changed);
+        changed.for_each(|ino| self.try_look(*ino, false));
         Ok(written)
     }
 
@@ -108,6 +123,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             seen: HashSet::new(),
             created: HashSet::new(),
             below: HashMap::new(),
+            known: HashMap::new(),
+            compared: HashMap::new(),
             extras: Extras::default(),
             renamed: HashSet::new(),
             failed: HashSet::new(),
@@ -116,7 +133,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             marked: Vec::new(),
             written: Written::default(),
         };
-        pass.run()?;
+        let run = pass.run();
+        pass.remember_names(run.is_ok());
+        run?;
         for ino in &pass.marked {
             self.note_clean(*ino);
         }
@@ -147,7 +166,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         let mut dirs = std::mem::take(&mut self.dirs);
         dirs.retain(|dir| !self.failed.contains(&dir.ino));
         for dir in &dirs {
-            let listed = self.list_below(dir);
+            let listed = self.find_extras(dir);
             self.note(dir.ino, listed);
         }
         // Names are compared only with those that are known.
@@ -167,7 +186,10 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
                 self.note(dir.ino, placed);
             }
         }
-        self.remove_extras()?;
+        for dir in dirs {
+            self.compared.insert(dir.ino, dir.names.into_keys().collect());
+        }
+        self.remove_extras();
         // Changes of names changed the times of directories.
         self.each_dirty(|pass, ino, kind| match kind {
             FileKind::Dir => pass.write_times(ino),
@@ -180,9 +202,19 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         self.mark()
     }
 
-    /// Makes everything below durable at once, if there are many inodes. After an error, each is
-    /// synced by itself, so that the error concerns only its inode.
-    fn sync_together(&self) -> bool {
+    /// Makes everything below durable at once, if there are many inodes, or if the backing store
+    /// cannot do less. Otherwise each is synced by itself, also after an error, so that the error
+    /// concerns only its inode.
+    fn sync_together(&mut self) -> bool {
+        if self.backing.syncs_as_whole() {
+            // A store that is away makes the pass wait only once.
+            let is_any_left = self.dirty.iter().any(|dirty| !self.failed.contains(&dirty.ino));
+            let synced = if is_any_left { self.backing.sync() } else { Ok(()) };
+            if let Err(e) = synced {
+                self.each_dirty(|_, _, _| Err(e));
+            }
+            return true;
+        }
         self.dirty.len() >= SYNCED_TOGETHER && self.backing.sync().is_ok()
     }
 
@@ -291,12 +323,45 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             return Ok(());
         }
         let Below(_, object) = self.objects.get(&ino).ok_or(Errno::STALE)?;
-        if !self.created.contains(&ino) && has_changed(residence, object) {
-            self.written.conflicts.push(ino);
-            self.failed.insert(ino);
+        let object = object.ino;
+        let (is_created, mark) = (self.created.contains(&ino), busy_mark());
+        let mut is_changed = !is_created && has_changed(residence, &self.objects[&ino].1);
+        let has_names = inode.kind == FileKind::Dir && !residence.are_names_absent;
+        if has_names && !is_changed {
+            let is_known = match is_created {
+                true => self.learn_created(ino, object)?,
+                false => self.learn_names(object, residence)?,
+            };
+            // Others have just changed it.
+            is_changed = !is_known && !residence.is_busy;
+        }
+        if is_changed {
+            self.note_conflict(ino);
             return Ok(());
         }
+        if has_names {
+            self.pool.begin_names_back(ino, mark)?;
+        }
         self.pool.begin_write_back(ino)
+    }
+
+    /// Notes that an object was just made, and has no names.
+    fn learn_created(&mut self, ino: Ino, object: Ino) -> Result<bool> {
+        let identity = self.pool.residence(ino)?.identity;
+        self.known.insert(object, KnownBelow { identity, names: KnownNames::new() });
+        self.below.insert(object, BTreeMap::new());
+        Ok(true)
+    }
+
+    /// Leaves the names of busy directories to the next pass.
+    fn remember_names(&mut self, is_whole: bool) {
+        let names_below = &self.loading.names_below;
+        if is_whole && self.written.left == 0 && self.known.is_empty() {
+            names_below.forget();
+        }
+        for KnownBelow { identity, names } in self.known.drain().map(|(_, known)| known) {
+            names_below.remember(identity, names);
+        }
     }
 
     /// Finds the object of an inode, or makes one.
@@ -325,13 +390,13 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         let above = self.pool.residence(parent)?;
         if above.is_clean {
             // No name would lead to another object: that of a third one is in its place.
-            self.written.conflicts.push(ino);
-            self.failed.insert(ino);
+            self.note_conflict(ino);
             return Ok(());
         }
-        if !above.is_busy {
-            // It was clean when the walk came to it.
-            self.pool.begin_write_back(parent)?;
+        // It may have been clean when the walk came to it.
+        if !self.begin_unchanged(parent, &above.identity)? {
+            self.failed.insert(ino);
+            return Ok(());
         }
         let dir = self.object(parent)?;
         let target = match kind {
@@ -358,6 +423,9 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         let guarded =
             if entry.kind == FileKind::Dir { backing.guard_names(entry.ino) } else { Ok(()) };
         let identity = guarded.and_then(|()| backing.identity(entry.ino));
+        if let Ok(identity) = &identity {
+            self.note_name((dir, &name), identity, entry.kind);
+        }
         let noted = identity.and_then(|identity| {
             self.pool.set_identity(ino, &identity.0)?;
             self.loading.note_known(&mut lock(&self.loading.known), &identity.0, ino)
@@ -391,206 +459,6 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         Ok(found)
     }
 
-    /// Makes something with a private name that is free. Returns the name, too.
-    fn with_private_name<T>(&self, make: impl Fn(&[u8]) -> Result<T>) -> Result<(Vec<u8>, T)> {
-        for _ in 0..NAMES_MAX {
-            let number = self.next_private.fetch_add(1, Relaxed);
-            let name = [PRIVATE, format!("{number:x}").as_bytes()].concat();
-            match make(&name) {
-                Err(Errno::EXIST) => {}
-                made => return Ok((name, made?)),
-            }
-        }
-        Err(Errno::EXIST)
-    }
-
-    // --- names ----------------------------------------------------------------------------------
-
-    /// Lists the object of a directory, and all directories in it that the pool does not have.
-    fn list_below(&mut self, dir: &Dir) -> Result<()> {
-        let object = self.object(dir.ino)?;
-        let listed = list(self.backing, object)?;
-        let mut pending = Vec::new();
-        for (name, (identity, kind)) in &listed {
-            if !dir.names.contains_key(name) {
-                let (identity, kind) = (identity.clone(), *kind);
-                pending.push(Extra { place: (object, name.clone()), identity, kind });
-            }
-        }
-        self.below.insert(object, listed);
-        while let Some(extra) = pending.pop() {
-            if extra.kind == FileKind::Dir && self.inode_of(&extra.identity)?.is_none() {
-                let inside = Below(self.backing, self.backing.find(&extra.identity)?);
-                for (name, (identity, kind)) in list(self.backing, inside.1.ino)? {
-                    pending.push(Extra { place: (inside.1.ino, name), identity, kind });
-                }
-                self.held_below.push(inside);
-            }
-            self.extras.push(extra);
-        }
-        Ok(())
-    }
-
-    /// Notes that an object is about to get or lose a name, which changes it (writeback-W6).
-    fn note_renamed(&mut self, identity: &Identity) -> Result<()> {
-        if let Some(ino) = self.inode_of(identity)? {
-            self.begin_again(ino, &identity.0)?;
-        }
-        self.renamed.insert(identity.0.clone());
-        Ok(())
-    }
-
-    /// Returns the inode of an object, whether it has a name or not.
-    fn inode_of(&self, identity: &Identity) -> Result<Option<Ino>> {
-        self.loading.inode_of(&identity.0)
-    }
-
-    /// Notes that the object with this identity changes, if it is still that of the inode.
-    fn begin_again(&self, ino: Ino, identity: &[u8]) -> Result<()> {
-        let begun = self.pool.residence(ino).and_then(|residence| {
-            let is_other = residence.identity != identity || residence.is_busy;
-            if is_other { Ok(()) } else { self.pool.begin_write_back(ino) }
-        });
-        begun.or_else(|e| if e == Errno::STALE { Ok(()) } else { Err(e) })
-    }
-
-    /// Gives an object one of its names, if another object or none has it.
-    fn place(&mut self, (dir_ino, name): (Ino, &[u8]), ino: Ino, kind: FileKind) -> Result<()> {
-        let identity = Identity(match self.pool.residence(ino) {
-            Ok(residence) => residence.identity,
-            // It is gone: a later pass removes the name.
-            Err(Errno::STALE) => return self.wait(dir_ino),
-            Err(e) => return Err(e),
-        });
-        let dir = self.object(dir_ino)?;
-        let found = self.below.get(&dir).and_then(|names| names.get(name)).cloned();
-        if found.as_ref().is_some_and(|(found, _)| *found == identity) {
-            return Ok(());
-        }
-        if identity.0.is_empty() || self.failed.contains(&ino) {
-            return self.wait(dir_ino);
-        }
-        self.note_renamed(&identity)?;
-        let mut is_free = found.is_none();
-        if let Some((found, found_kind)) = found {
-            is_free = found_kind == FileKind::Dir || kind == FileKind::Dir;
-            self.move_aside((dir, name), found, found_kind, is_free)?;
-            if is_free {
-                self.below.entry(dir).or_default().remove(name);
-            }
-        }
-        match self.extras.take(&identity) {
-            Some(extra) => self.rename_extra(extra, (dir, name))?,
-            // It lies where another directory has to be.
-            None if kind == FileKind::Dir => {
-                let Some(from) = self.find_below(&identity) else { return self.wait(dir_ino) };
-                self.rename(&from, (dir, name))?;
-                self.below.entry(from.0).or_default().remove(&from.1);
-            }
-            None => {
-                let object = self.object(ino)?;
-                if is_free {
-                    self.link(object, dir, name)?;
-                } else {
-                    let link = |private: &[u8]| self.link(object, dir, private);
-                    let place = (dir, self.with_private_name(link)?.0);
-                    let extra = Extra { place, identity: identity.clone(), kind };
-                    self.rename_extra(extra, (dir, name))?;
-                }
-            }
-        }
-        self.below.entry(dir).or_default().insert(name.to_vec(), (identity, kind));
-        Ok(())
-    }
-
-    fn rename(&self, from: &NameBelow, to: (Ino, &[u8])) -> Result<()> {
-        self.backing.rename((from.0, &from.1), to, RenameFlags::empty())
-    }
-
-    /// Renames a name that the pool does not have to one that it has.
-    fn rename_extra(&mut self, extra: Extra, to: (Ino, &[u8])) -> Result<()> {
-        let renamed = self.rename(&extra.place, to);
-        if renamed.is_err() {
-            self.extras.push(extra);
-        }
-        renamed
-    }
-
-    /// Gives an object another name.
-    fn link(&self, object: Ino, dir: Ino, name: &[u8]) -> Result<()> {
-        self.backing.link(object, dir, name).map(|entry| self.backing.forget(entry.ino, 1))
-    }
-
-    /// Keeps an object whose name another one gets: under a private name as well, if the pool has
-    /// the object; by a rename, if the other cannot replace it.
-    fn move_aside(
-        &mut self,
-        (dir, name): (Ino, &[u8]),
-        identity: Identity,
-        kind: FileKind,
-        must_go: bool,
-    ) -> Result<()> {
-        self.note_renamed(&identity)?;
-        let backing = self.backing;
-        let private = if must_go {
-            let rename = |private: &[u8]| {
-                backing.rename((dir, name), (dir, private), RenameFlags::NOREPLACE)
-            };
-            self.with_private_name(rename)?.0
-        } else if self.inode_of(&identity)?.is_some() {
-            let object = Below(backing, backing.find(&identity)?);
-            self.with_private_name(|private| self.link(object.1.ino, dir, private))?.0
-        } else {
-            return Ok(());
-        };
-        self.extras.push(Extra { place: (dir, private), identity, kind });
-        Ok(())
-    }
-
-    /// Returns a name below of an object.
-    fn find_below(&self, identity: &Identity) -> Option<NameBelow> {
-        self.below.iter().find_map(|(dir, names)| {
-            let found = names.iter().find(|(_, (found, _))| found == identity);
-            found.map(|(name, _)| (*dir, name.clone()))
-        })
-    }
-
-    /// Removes names below that the pool does not have (writeback-W4).
-    fn remove_extras(&mut self) -> Result<()> {
-        let extras: Vec<Extra> =
-            std::mem::take(&mut self.extras).list.into_iter().flatten().collect();
-        if extras.is_empty() {
-            return Ok(());
-        }
-        // Entries of a directory came after it.
-        for extra in extras.into_iter().rev() {
-            let Extra { place: (dir, name), identity, kind } = extra;
-            let owner = self.inode_of(&identity)?;
-            self.note_renamed(&identity)?;
-            let removed = match (kind, owner) {
-                (FileKind::Dir, Some(ino)) if self.has_name(ino) => Err(Errno::BUSY),
-                (FileKind::Dir, _) => self.backing.rmdir(dir, &name),
-                (_, Some(ino)) if self.links(&identity)? < 2 => {
-                    let has_name = self.has_name(ino);
-                    self.has_held |= !has_name;
-                    if has_name { Err(Errno::BUSY) } else { Ok(()) }
-                }
-                _ => self.backing.unlink(dir, &name),
-            };
-            match removed {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(Errno::NOTEMPTY) if self.has_held => {}
-                // Directories with such names are compared again.
-                Err(Errno::BUSY | Errno::NOTEMPTY) => _ = self.wait_for_extras(),
-                Err(e) => {
-                    self.wait_for_extras();
-                    self.written.errors.push((ROOT, e));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Notes that a later pass has to compare the names of all directories of this one. Returns the
     /// number of directories that need nothing else.
     fn wait_for_extras(&mut self) -> u64 {
@@ -603,14 +471,6 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
 
     fn has_name(&self, ino: Ino) -> bool {
         self.pool.getattr(ino).is_ok_and(|attr| attr.nlink > 0)
-    }
-
-    fn links(&self, identity: &Identity) -> Result<u32> {
-        match self.backing.find(identity) {
-            Ok(entry) => Ok(Below(self.backing, entry).1.nlink),
-            Err(Errno::STALE) => Ok(0),
-            Err(e) => Err(e),
-        }
     }
 
     // --- marks ----------------------------------------------------------------------------------
@@ -628,6 +488,10 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
                 self.written.unwritten.push(dirty.ino);
             }
             let is_marked = if is_done { self.mark_one(dirty) } else { Ok(false) };
+            if is_marked.is_ok_and(|is_marked| is_marked) && dirty.kind == FileKind::Dir {
+                let object = self.object(dirty.ino)?;
+                self.known.remove(&object);
+            }
             self.written.left += u64::from(!is_marked.is_ok_and(|is_marked| is_marked));
             self.note(dirty.ino, is_marked.map(drop));
         }
@@ -654,7 +518,12 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     /// Marks an inode; returns whether it has not changed since it was compared.
     fn mark_one(&mut self, Dirty { ino, kind, mut version }: Dirty) -> Result<bool> {
         let object = self.object(ino)?;
-        let stamp = stamp(&self.backing.getattr(object)?);
+        let mut stamp = stamp(&self.backing.getattr(object)?);
+        let has_names = kind != FileKind::Dir || self.has_compared_names(ino, object)?;
+        if !has_names {
+            // writeback-W8: a comparison sees that the object has another stamp.
+            stamp = if stamp > 1 { stamp - 1 } else { 2 };
+        }
         if kind == FileKind::File {
             match self.pool.clean_content(ino, 0..u64::MAX, version) {
                 Ok(Some(next)) => {
@@ -666,7 +535,18 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             }
         }
         match self.pool.clean_inode(ino, version, stamp) {
-            Ok(marked) => Ok(marked.is_some()),
+            Ok(None) => Ok(false),
+            Ok(Some(_)) => {
+                if kind == FileKind::Dir {
+                    let identity = self.pool.residence(ino)?.identity;
+                    self.loading.names_below.note_stamp(&identity, stamp);
+                }
+                if !has_names {
+                    self.written.changed.push(ino);
+                    self.loading.look_again(ino);
+                }
+                Ok(true)
+            }
             Err(Errno::STALE) => Ok(false),
             Err(e) => Err(e),
         }

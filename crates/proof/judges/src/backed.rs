@@ -23,7 +23,7 @@ use crashsim::workload::POOL_BYTES;
 use namespace::Pool;
 use pmem::Medium;
 use pool::DurabilityMode::{Journal, Ordered};
-use pool::{DurabilityMode, FormatOptions};
+use pool::{DurabilityMode, FormatOptions, MountOptions};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use vfs::conformance::count_dirty;
@@ -174,7 +174,10 @@ fn begin(fs: &dyn Backed) -> Result<()> {
         let is_dirty = !residence.is_clean && !residence.identity.is_empty();
         inos.extend(is_dirty.then_some(ino));
     })?;
-    inos.into_iter().try_for_each(|ino| fs.begin_write_back(ino))
+    inos.into_iter().try_for_each(|ino| match fs.getattr(ino)?.kind {
+        FileKind::Dir => fs.begin_names_back(ino, 77),
+        _ => fs.begin_write_back(ino),
+    })
 }
 
 fn clean(fs: &dyn Backed, below: &Tree, path: &str, is_inode: bool) -> Result<()> {
@@ -593,7 +596,16 @@ pub(crate) fn mount<M: Medium>(
     medium: &M,
     mode: DurabilityMode,
 ) -> std::result::Result<Engine<'_, M>, String> {
-    let pool = Engine::mount(Sited(medium), &mounted::mount_options()).map_err(text)?;
+    mount_with(medium, mode, &mounted::mount_options())
+}
+
+/// As [`mount`], with these options.
+pub(crate) fn mount_with<'m, M: Medium>(
+    medium: &'m M,
+    mode: DurabilityMode,
+    options: &MountOptions,
+) -> std::result::Result<Engine<'m, M>, String> {
+    let pool = Engine::mount(Sited(medium), options).map_err(text)?;
     pool.record_access(false, false, false);
     pool.set_durability(mode).map_err(text)?;
     Ok(pool)

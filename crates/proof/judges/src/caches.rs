@@ -15,7 +15,7 @@
 //!   not removed, is there. A name that is new, or leads to another file than before, leads to
 //!   content that the program has written, whole.
 
-use crate::backed::mount;
+use crate::backed::mount_with;
 use crate::{mounted, text};
 use backing::model::ModelBacking;
 use backing::{Backing, Identity};
@@ -31,7 +31,7 @@ use crashsim::workload::POOL_BYTES;
 use pmcache::{Loading, PRIVATE};
 use pmem::Medium as _;
 use pool::DurabilityMode::{self, Journal, Ordered};
-use pool::FormatOptions;
+use pool::{FormatOptions, MountOptions};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
@@ -64,6 +64,11 @@ enum Step {
     Evict,
 }
 use Step::{Evict, Program, WriteBack};
+
+/// The pool has the clock of the directory below: a new server compares their times.
+fn mount_options() -> MountOptions {
+    MountOptions { clock: Timestamp::now, ..mounted::mount_options() }
+}
 
 fn bytes(seed: u64, len: u64) -> Vec<u8> {
     (0..len).map(|i| (i / 8 * 13 + i % 8 + seed * 7) as u8 | 1).collect()
@@ -466,7 +471,8 @@ impl CacheRun {
             let below = Observed { below, recorder, marks, synced_names, synced, careless };
             below.note_synced(None).map_err(text)?;
             below.mark(false);
-            let fs = Loading::attach(mount(recorder, mode)?, below).map_err(text)?;
+            let fs = Loading::attach(mount_with(recorder, mode, &mount_options())?, below)
+                .map_err(text)?;
             for (i, step) in STEPS.iter().enumerate() {
                 let failed = |e: Errno| format!("step {i}: {e}");
                 match step {
@@ -536,7 +542,8 @@ impl CacheRun {
         if let Some(problem) = report.map_err(text)?.problems.first() {
             return Err(problem.to_string());
         }
-        let fs = Loading::attach(mount(&image, self.mode)?, ModelBacking::over(below.clone()));
+        let pool = mount_with(&image, self.mode, &mount_options())?;
+        let fs = Loading::attach(pool, ModelBacking::over(below.clone()));
         let fs = fs.map_err(|e| format!("the pool is not attached again: {e}"))?;
         load_names(&fs).map_err(|e| format!("its names: {e}"))?;
         let found = tree(&fs).map_err(|e| format!("its tree: {e}"))?;

@@ -311,6 +311,27 @@ impl<S: Storage> Core<S> {
         Ok(())
     }
 
+    /// Implements [`vfs::Backed::begin_names_back`].
+    pub fn begin_names_back(&self, dir: Ino, mark: u32) -> Result<()> {
+        self.check_backed()?;
+        let _lock = self.tables().lock_exclusive(&[dir])?;
+        self.settle();
+        let d = self.live(dir)?;
+        if d.kind() != FileKind::Dir {
+            return Err(Errno::NOTDIR);
+        }
+        let is_busy = d.state.load(Relaxed) & BUSY != 0;
+        if !is_busy {
+            self.store_state(d, CLEAN, BUSY, self.absent_links(d));
+        }
+        if !is_busy || self.stamp(d) == 0 {
+            // The state went before it in its line, so the mark is never a stamp (backed-B5).
+            let (at, word) = (self.word_at(d, Word::Rdev), self.stamped(d, mark));
+            let _ = self.medium().publish(at, word, Fenced::not_needed("the directory is busy"));
+        }
+        Ok(())
+    }
+
     /// Implements [`vfs::Backed::clean_inode`].
     pub fn clean_inode(&self, ino: Ino, version: u64, stamp: u32) -> Result<Option<u64>> {
         self.check_backed()?;

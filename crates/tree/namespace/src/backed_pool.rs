@@ -50,6 +50,9 @@ impl<F: Files> Backed for Pool<F> {
     fn set_identity(&self, ino: Ino, identity: &[u8]) -> Result<()> {
         self.files.op(|core| core.set_identity(ino, identity))
     }
+    fn begin_names_back(&self, dir: Ino, mark: u32) -> Result<()> {
+        self.files.op(|core| core.begin_names_back(dir, mark))
+    }
     fn begin_write_back(&self, ino: Ino) -> Result<()> {
         self.files.op(|core| core.begin_write_back(ino))
     }

@@ -31,7 +31,8 @@ pub struct Residence {
     pub is_busy: bool,
     /// Whether its content and its name stay in the pool ([`Backed::set_pinned`]).
     pub is_pinned: bool,
-    /// The stamp of its object, when they were equal the last time; 0: it has no stamp.
+    /// The stamp of its object, when they were equal the last time; 0: it has no stamp. Of a busy
+    /// directory, the mark of [`Backed::begin_names_back`].
     pub stamp: u32,
     /// The number of names of this file that only the backing store has.
     pub absent_links: u32,
@@ -146,6 +147,14 @@ pub trait Backed: FileSystem {
     /// Notes that the object of an inode is about to change by write-back: the inode is busy until
     /// it is clean. Durable on return.
     fn begin_write_back(&self, ino: Ino) -> Result<()>;
+
+    /// As [`begin_write_back`](Self::begin_write_back), for a directory whose names are about to
+    /// change below. If it was not busy, or has no stamp, `mark` takes the place of the stamp until
+    /// the directory is clean.
+    ///
+    /// # Errors
+    /// `ENOTDIR` for anything else.
+    fn begin_names_back(&self, dir: Ino, mark: u32) -> Result<()>;
 
     /// Marks an inode clean, and records the stamp of its object, if the inode has not changed
     /// since `version`. The result and the errors are those of

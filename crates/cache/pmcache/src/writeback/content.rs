@@ -2,7 +2,7 @@
 
 use super::Pass;
 use crate::BLOCK;
-use crate::loading::copy_xattrs;
+use crate::objects::copy_xattrs;
 use backing::Backing;
 use std::ops::Range;
 use vfs::{

@@ -5,6 +5,7 @@ mod changes;
 mod common;
 mod evict;
 mod loading;
+mod others;
 mod pinned;
 mod resolve;
 mod writeback;

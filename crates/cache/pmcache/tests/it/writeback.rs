@@ -1,9 +1,9 @@
 //! Write-back of pools that hold the tree.
 
-use crate::common::Below;
+use crate::common::{Below, Whole};
 use crate::loading::{
     BLOCK, Tested, again, apply_both, check_counts, compare, empty, evict, fail_at, fill, find,
-    fresh, make,
+    fresh, make, mount, region,
 };
 use backing::model::ModelCall;
 use pmcache::PRIVATE;
@@ -339,6 +339,26 @@ fn a_removed_directory_stays_while_a_file_of_it_is_open() {
     fs.forget(f, 1);
     write_back(&fs, "it is gone");
     compare_below(&fs, "it is gone");
+}
+
+/// A store that is away makes a pass wait once, not once for each inode.
+#[test]
+fn a_backing_that_syncs_as_a_whole_is_synced_once_after_an_error() {
+    let below = empty();
+    let pool = mount(region(64 << 20));
+    let fs = pmcache::Loading::attach(pool, Whole(below.clone())).unwrap();
+    for i in 0..5 {
+        file(&fs, ROOT, &format!("f{i}"), b"it");
+    }
+    let syncs = || [ModelCall::Sync, ModelCall::Fsync].map(|call| below.count(call));
+    let before = syncs();
+    below.fail(&[ModelCall::Sync], Errno::IO);
+    let written = fs.write_back().unwrap();
+    assert_eq!(written.errors.len(), 6, "{written:?}");
+    assert_eq!(syncs(), [before[0] + 1, before[1]]);
+    below.heal();
+    while fs.write_back().unwrap().left > 0 {}
+    compare_stores(&fs, &below, "after an error");
 }
 
 #[test]

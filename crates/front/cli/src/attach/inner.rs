@@ -115,6 +115,10 @@ impl Backed for Inner {
         self.backed()?.set_identity(ino, identity)
     }
 
+    fn begin_names_back(&self, dir: Ino, mark: u32) -> vfs::Result<()> {
+        self.backed()?.begin_names_back(dir, mark)
+    }
+
     fn begin_write_back(&self, ino: Ino) -> vfs::Result<()> {
         self.backed()?.begin_write_back(ino)
     }

@@ -11,9 +11,7 @@ use ::pool::DurabilityMode;
 use anyhow::{Context as _, Result, anyhow, bail};
 use backing::{Change, Reach, Watch};
 use eviction::PolicyKind;
-use fuse::{
-    Caching, Invalidator, MountFlags, MountPoint, OpCounters, Server, ServerOptions, StopSignals,
-};
+use fuse::{Caching, Invalidator, MountPoint, OpCounters, Server, ServerOptions, StopSignals};
 use pmcache::{EvictOptions, KeptSide, Loading};
 use pmem::Medium as _;
 use rustix::io::Errno;
@@ -130,9 +128,8 @@ pub fn run(
     mount::follow(changes);
     mount::reap(weak);
     mount::remove_abandoned();
-    if !flags.contains(MountFlags::RDONLY) {
-        maintain(Arc::downgrade(&cache), Duration::from_secs(args.max_age.into()));
-    }
+    // A read-only mount writes back, too: what is dirty from before.
+    maintain(Arc::downgrade(&cache), Duration::from_secs(args.max_age.into()));
     follow(&cache, reach, kernel)?;
     started(&ready)?;
     // The end of the mount writes back.

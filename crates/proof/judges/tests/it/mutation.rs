@@ -104,6 +104,11 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("backed.rs set_identity: self.medium().store_u64(at, 0)", &[EarlyStore, TearStore], NO_MARKS),
     ("backed.rs set_identity: self.medium().store_u64(at + i", &[DelayStore], ALONE),
     ("backed.rs note_stamp: let _ = self.medium().publish", &[DelayStore, EarlyStore], ALONE),
+    (
+        "backed.rs begin_names_back: let _ = self.medium().publish",
+        &[DelayStore, DropFlush, DropStore, FlushAfterFence],
+        BUSY,
+    ),
     ("backed.rs clean_inode: self.medium().publish_word", &[EarlyStore], BUSY),
     ("backed.rs store_state: self.medium().publish_word", &[EarlyStore], WRITTEN),
 ];
