@@ -120,7 +120,7 @@ fn the_loop_under_valgrind_does_each_call() {
 fn help_has_an_example_for_each() {
     for name in ["aging", "iozone", "postmark", "ratios", "scaling", "misses"] {
         let text = run(&[name, "--help"]);
-        assert!(text.contains("Example: keepstone-bench"), "{text}");
+        assert!(text.contains("Example: keepstone bench"), "{text}");
     }
 }
 
