@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Former owners: a file gets another owner by a program under `keepstone run`, through another mount
-# of the pool, or in the directory below a cache. Who owned it, and has it open, has no more rights.
+# of the pool, or in the directory below a cache. A user who owned it and has it open has no rights
+# of the owner any more.
 : "${stranger?}" "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
 suite_former_owner() {
@@ -61,7 +62,7 @@ former() {
     done
 }
 
-# What the owner may do on a shared pool, and others by their rights.
+# Changes that the owner of a file on a shared pool may make, and others by their rights.
 owner_keeps_rights() {
     install -d -m 777 "$mnt/open"
     as stranger sh -euc "cd '$mnt/open'; echo own >own; chmod 4711 own; touch -d 2001-01-01 own

@@ -5,8 +5,8 @@
 //! tar stores them (`SCHILY.xattr.`), hard links, and holes as in version 1.0 of its sparse format.
 //! Sockets have no place in an archive.
 //!
-//! The pool of a cache need not have all contents. What it has is written, so that changes can be
-//! saved when the cached directory is lost; what is absent is named, and the command fails.
+//! The pool of a cache need not have all contents. The command writes all that is there, so that
+//! changes can be saved when the cached directory is lost. It names the rest, and fails.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufWriter, IsTerminal as _, Read, Write};

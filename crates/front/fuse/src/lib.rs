@@ -6,8 +6,8 @@
 //! - **References** (contract vfs-C4) are FUSE's `nlookup`: each entry in a reply carries one,
 //!   `forget` gives them back. An open file holds its inode through the kernel's own inode, so file
 //!   handles and `release` only serve to notice executed files.
-//! - **Permission**: the kernel checks it (`default_permissions`, with POSIX ACLs). What only the
-//!   owner may change, the server checks again (`ownership.rs`). If a write by
+//! - **Permission**: the kernel checks it (`default_permissions`, with POSIX ACLs). The server
+//!   checks again that only the owner changes what is the owner's (`ownership.rs`). If a write by
 //!   an unprivileged caller must clear set-user-ID, the kernel's request has a flag for that. For
 //!   requests whose flag `fuser` does not pass on (truncate, fallocate, copy), the server goes by
 //!   the caller's user ID.

@@ -1,7 +1,7 @@
 //! Checks of a requester against the present owner of an inode.
 //!
-//! For changes of modes, owners, given times and ACLs, the kernel asks nobody: it compares the
-//! requester with the owner that it has in memory. In a sticky directory it does so before a
+//! Before changes of modes, owners, given times and ACLs, the kernel sends no question: it compares
+//! the requester with the owner that it has in memory. In a sticky directory it does so before a
 //! removal, too. That is a former owner if the inode was changed without this mount: by a program
 //! with direct access, through another mount, or in the directory below a cache. So the server
 //! compares again, by the rules of `setattr_prepare` and `check_sticky` of the kernel.

@@ -152,7 +152,7 @@ fn state(image: &CrashImage) -> Result<Digests, String> {
     if !bpfs::branches(image).map_err(text)?.is_empty() {
         return Err("a branch stays".to_owned());
     }
-    // What is free here, no snapshot has.
+    // No snapshot has the blocks that are free here.
     fill(&pool)?;
     drop(pool);
     snapshots::judge(image)?;
