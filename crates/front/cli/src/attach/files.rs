@@ -98,7 +98,7 @@ pub fn require_cache(path: &Path) -> Result<()> {
     if fuse::mounts()?.iter().any(|mount| is_it(mount) && knows(&mount.dir)) {
         return Ok(());
     }
-    explain(Errno::NODATA).with_context(|| path.display().to_string())
+    explain(Command::Status, Errno::NODATA).with_context(|| path.display().to_string())
 }
 
 fn name(command: Command) -> &'static str {
@@ -141,7 +141,7 @@ fn ask(command: Command, path: &Path) -> Result<FileStatus> {
     if !command.only_reads() {
         let attribute = command.attribute();
         let asked = rustix::fs::lsetxattr(path, &*attribute, b"", XattrFlags::empty());
-        asked.or_else(explain)?;
+        asked.or_else(|errno| explain(command, errno))?;
         if path.is_dir() {
             return Ok(FileStatus::default());
         }
@@ -150,13 +150,20 @@ fn ask(command: Command, path: &Path) -> Result<FileStatus> {
     let mut text = [0; STATUS_MAX];
     let len = match rustix::fs::lgetxattr(path, &*read.attribute(), &mut text[..]) {
         Ok(len) => len,
-        Err(errno) => return explain(errno),
+        Err(errno) => return explain(read, errno),
     };
     Ok(serde_json::from_slice(&text[..len])?)
 }
 
-fn explain<T>(errno: Errno) -> Result<T> {
+fn explain<T>(command: Command, errno: Errno) -> Result<T> {
     match errno {
+        Errno::NOSPC if command == Command::Flush => bail!(
+            "there is no space in the cached directory; what is not written back stays in the pool"
+        ),
+        Errno::STALE => bail!(
+            "others have changed it in the cached directory, too; `keepstone attach status` lists such conflicts, and \
+             `keepstone attach resolve` ends them"
+        ),
         Errno::OPNOTSUPP | Errno::NODATA => bail!(
             "not below the mount point of a cache; `keepstone attach POOL DIR` makes a pool the cache of DIR"
         ),

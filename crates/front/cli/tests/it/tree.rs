@@ -600,3 +600,26 @@ fn a_pool_smaller_than_the_names_shows_all_of_them() {
     }
     tree.detach();
 }
+
+#[test]
+fn a_flush_names_the_place_that_is_full() {
+    let tree = Tree::new("32M");
+    let below = tree.below("");
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &below, "tmpfs", flags, Some(c"size=4M")).unwrap();
+    fs::create_dir(tree.below("others")).unwrap();
+    tree.attach(&["--max-age", "3600"]);
+    fs::write(tree.mount("file"), vec![7; 1 << 20]).unwrap();
+    fs::write(tree.below("others/theirs"), vec![7; 7 << 19]).unwrap();
+    let flushed = tree.run(&["attach", "flush", tree.mount("").to_str().unwrap()]);
+    let told = String::from_utf8(flushed.stderr).unwrap();
+    assert!(
+        !flushed.status.success() && told.contains("no space in the cached directory"),
+        "{told}"
+    );
+    fs::remove_file(tree.below("others/theirs")).unwrap();
+    tree.flush();
+    assert_eq!(fs::metadata(tree.below("file")).unwrap().len(), 1 << 20);
+    tree.detach();
+    rustix::mount::unmount(&below, rustix::mount::UnmountFlags::empty()).unwrap();
+}
