@@ -58,6 +58,7 @@ pub struct ModelBacking {
     counts: Mutex<BTreeMap<ModelCall, u64>>,
     /// Whether names or attributes changed since the last sync.
     is_metadata_changed: AtomicBool,
+    syncs_as_whole: AtomicBool,
     /// Changes by other processes.
     changes: ChangeQueue,
 }
@@ -111,8 +112,14 @@ impl ModelBacking {
             fault: Mutex::new(None),
             counts: Mutex::new(BTreeMap::new()),
             is_metadata_changed: AtomicBool::new(false),
+            syncs_as_whole: AtomicBool::new(false),
             changes: ChangeQueue::new(),
         }
+    }
+
+    /// Acts as a backing that can only be synced as a whole, from now on.
+    pub fn sync_as_whole(&self) {
+        self.syncs_as_whole.store(true, Ordering::Relaxed);
     }
 
     /// Reports a change to the watching thread, as if another process had made it in the backing
@@ -265,6 +272,10 @@ impl Mappings for ModelBacking {}
 impl Openings for ModelBacking {}
 
 impl Backing for ModelBacking {
+    fn syncs_as_whole(&self) -> bool {
+        self.syncs_as_whole.load(Ordering::Relaxed)
+    }
+
     fn identity(&self, ino: Ino) -> Result<Identity> {
         let attr = self.call(ModelCall::Identity)?.getattr(ino)?;
         Ok(Identity([ino.0.to_le_bytes(), attr.btime.0.to_le_bytes()].concat()))

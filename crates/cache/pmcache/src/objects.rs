@@ -45,14 +45,7 @@ pub(crate) fn each_entry<'b, B: Backing>(
     dir: Ino,
     mut each: impl FnMut(&[u8], &Below<'b, B>) -> Result<()>,
 ) -> Result<()> {
-    let mut names = Vec::new();
-    backing.readdir(dir, 0, &mut |e| {
-        if !matches!(e.name, b"." | b"..") {
-            names.push(e.name.to_vec());
-        }
-        true
-    })?;
-    for name in names {
+    for name in vfs::names_in(backing, dir)? {
         match backing.lookup(dir, &name) {
             Ok(entry) => each(&name, &Below(backing, entry))?,
             // Removed meanwhile, or on a mount within the directory.

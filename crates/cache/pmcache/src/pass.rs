@@ -1,9 +1,9 @@
 //! The inodes and directories that a pass of write-back compares, and names below that the pool
 //! does not have.
 
-use backing::{Backing, Identity};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use vfs::{FileKind, Ino, Result};
+use backing::Identity;
+use std::collections::{BTreeMap, HashMap};
+use vfs::{FileKind, Ino};
 
 /// Fewest inodes that are synced by one sync of the whole backing store.
 pub const SYNCED_TOGETHER: usize = 32;
@@ -57,16 +57,4 @@ impl Extras {
         let at = self.of.get_mut(identity)?.pop()?;
         self.list[at].take()
     }
-}
-
-/// Lists only the names in a directory below.
-pub(crate) fn list_names<B: Backing>(backing: &B, dir: Ino) -> Result<BTreeSet<Vec<u8>>> {
-    let mut names = BTreeSet::new();
-    backing.readdir(dir, 0, &mut |e| {
-        if !matches!(e.name, b"." | b"..") {
-            names.insert(e.name.to_vec());
-        }
-        true
-    })?;
-    Ok(names)
 }

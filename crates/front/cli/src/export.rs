@@ -137,6 +137,7 @@ fn export(fs: &dyn Engine, pool: &Path, out: impl Write) -> Result<Exported> {
     );
     let mut archive = Archive {
         fs,
+        is_cache: engines::info(fs.region()).is_ok_and(|info| info.has_backing_store),
         out: Builder::new(BufWriter::with_capacity(1 << 20, out)),
         named: HashMap::new(),
         exported: Exported { pool: pool.to_owned(), ..Exported::default() },
@@ -152,6 +153,8 @@ fn export(fs: &dyn Engine, pool: &Path, out: impl Write) -> Result<Exported> {
 /// An archive that is being written.
 struct Archive<'a, W: Write> {
     fs: &'a dyn Engine,
+    /// Whether the pool is that of a cache, which may lack contents.
+    is_cache: bool,
     out: Builder<W>,
     /// The first path of each inode with more than one.
     named: HashMap<Ino, Vec<u8>>,
@@ -252,9 +255,9 @@ impl<W: Write> Archive<'_, W> {
         entry.write(&mut self.out, 0, io::empty())
     }
 
-    /// Checks that the pool has all content of a file. Only that of a cache may lack some.
+    /// Checks that the pool has all content of a file.
     fn check_present(&self, ino: Ino, size: u64) -> Result<(), Errno> {
-        if !engines::info(self.fs.region()).is_ok_and(|info| info.has_backing_store) {
+        if !self.is_cache {
             return Ok(());
         }
         let mut data = vec![0; 1 << 20];

@@ -171,13 +171,15 @@ fn run<S: fuser::Filesystem>(session: Session<S>, workers: &Workers) -> io::Resu
 impl MountPoint {
     /// Sets flags of the mount, if it is still there. Those of its file system stay as they are.
     pub fn add_flags(&self, flags: MountFlags) -> io::Result<()> {
-        let Some(entry) = mount_at(&self.dir)?.filter(|entry| entry.device == self.device) else {
-            return Ok(());
-        };
-        let times = [(MountFlags::RELATIME, "relatime")];
-        let shown = SHOWN.iter().chain(&times).filter(|(_, name)| entry.has_option(name));
-        let had = shown.fold(MountFlags::empty(), |all, (flag, _)| all | *flag);
+        let Some(entry) = self.entry()? else { return Ok(()) };
+        let mut had = entry.flags();
+        had.set(MountFlags::RELATIME, entry.has_option("relatime"));
         Ok(rustix::mount::mount_remount(&self.dir, had | flags | MountFlags::BIND, "")?)
+    }
+
+    /// Returns the line of the mount, if it is still there.
+    fn entry(&self) -> io::Result<Option<MountEntry>> {
+        Ok(mount_at(&self.dir)?.filter(|entry| entry.device == self.device))
     }
 
     /// Makes the kernel forget names and inodes that no process uses, if this process may: it
@@ -188,9 +190,9 @@ impl MountPoint {
     /// `EPERM` for other users than root.
     pub fn forget_unused(&self) -> io::Result<()> {
         let picked = fspick(CWD, &self.dir, FsPickFlags::FSPICK_CLOEXEC)?;
-        match mount_at(&self.dir)?.is_some_and(|entry| entry.device == self.device) {
-            true => Ok(fsconfig_reconfigure(&picked)?),
-            false => Ok(()),
+        match self.entry()? {
+            Some(_) => Ok(fsconfig_reconfigure(&picked)?),
+            None => Ok(()),
         }
     }
 
@@ -208,7 +210,7 @@ impl MountPoint {
     pub fn end(&self, grace: Duration) -> io::Result<()> {
         let deadline = Instant::now() + grace;
         loop {
-            if mount_at(&self.dir)?.is_none_or(|entry| entry.device != self.device) {
+            if self.entry()?.is_none() {
                 // Another process has unmounted or lazily detached it; it ends when its users do.
                 return Ok(());
             }
@@ -239,7 +241,7 @@ impl MountPoint {
         loop {
             match unmount(&self.dir, true) {
                 Err(err) if err.kind() == io::ErrorKind::ConnectionAborted && tries < 100 => {
-                    if mount_at(&self.dir)?.is_none_or(|entry| entry.device != self.device) {
+                    if self.entry()?.is_none() {
                         return Ok(());
                     }
                     std::thread::sleep(Duration::from_millis(1));

@@ -17,7 +17,7 @@ use vfs::{Attr, Errno, FileSystem, Ino, Result, SetAttr, SetTime};
 
 use crate::convert;
 use crate::server::Server;
-use crate::setgid::in_group;
+use crate::setgid::is_in_group;
 
 /// Sticky bit of a mode.
 const S_ISVTX: u32 = 0o1000;
@@ -35,10 +35,6 @@ struct Requester<'r> {
 impl Requester<'_> {
     fn is_owner(&self, attr: &Attr) -> bool {
         self.req.uid() == attr.uid
-    }
-
-    fn is_in_group(&self, gid: u32) -> bool {
-        self.req.gid() == gid || in_group(self.req.pid(), gid)
     }
 
     /// Returns whether the process has a capability over an inode: its user namespace must have the
@@ -118,7 +114,7 @@ impl Server {
         if let Some(perm) = set.perm.filter(|perm| !takes_bits(*perm)) {
             requester.owns(&attr, CAP_FOWNER)?;
             let group = set.gid.unwrap_or(attr.gid);
-            let may_stay = || requester.is_in_group(group) || requester.can(CAP_FSETID, &attr);
+            let may_stay = || is_in_group(req, group) || requester.can(CAP_FSETID, &attr);
             if perm & S_ISGID != 0 && !may_stay() {
                 set.perm = Some(perm & !S_ISGID);
             }

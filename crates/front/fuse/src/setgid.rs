@@ -6,9 +6,11 @@
 
 use fuser::Request;
 use vfs::acl::ACL_ACCESS;
-use vfs::{Attr, Caller, Errno, FileSystem, Ino, Result, SetAttr};
+use vfs::rules::S_ISGID;
+use vfs::{Attr, Errno, FileSystem, Ino, Result, SetAttr};
 
-const S_ISGID: u32 = 0o2000;
+use crate::convert::caller;
+
 const S_IWGRP: u32 = 0o020;
 const S_IWOTH: u32 = 0o002;
 
@@ -24,35 +26,32 @@ pub(crate) fn clear_for_stranger(
         return Ok(());
     }
     let attr = fs.getattr(ino)?;
-    if attr.perm & S_ISGID == 0 || req.gid() == attr.gid || in_group(req.pid(), attr.gid) {
+    if attr.perm & S_ISGID == 0 || is_in_group(req, attr.gid) {
         return Ok(());
     }
     let set = SetAttr { perm: Some(attr.perm & !S_ISGID), ..SetAttr::default() };
-    fs.setattr(&Caller { uid: req.uid(), gid: req.gid() }, ino, &set).map(|_| ())
+    fs.setattr(&caller(req), ino, &set).map(|_| ())
 }
 
 /// Whether mode and groups let a process write that does not own the file. If the file has an
 /// access ACL, the answer is no.
 pub(crate) fn may_write(fs: &dyn FileSystem, req: &Request, attr: &Attr) -> Result<bool> {
-    let is_in_group = || req.gid() == attr.gid || in_group(req.pid(), attr.gid);
     if attr.perm & (S_IWGRP | S_IWOTH) == 0 {
         return Ok(false);
     }
     match fs.getxattr(attr.ino, ACL_ACCESS) {
         Err(Errno::NODATA) => {
-            let bit = if is_in_group() { S_IWGRP } else { S_IWOTH };
+            let bit = if is_in_group(req, attr.gid) { S_IWGRP } else { S_IWOTH };
             Ok(attr.perm & bit != 0)
         }
         found => found.and(Ok(false)),
     }
 }
 
-/// Whether `gid` is a supplementary group of the process; unknown counts as no.
-pub(crate) fn in_group(pid: u32, gid: u32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
-        return false;
-    };
-    groups_in(&status).any(|group| group == gid)
+/// Whether `gid` is the group, or a supplementary group, of the process; unknown counts as no.
+pub(crate) fn is_in_group(req: &Request, gid: u32) -> bool {
+    let status = || std::fs::read_to_string(format!("/proc/{}/status", req.pid()));
+    req.gid() == gid || status().is_ok_and(|status| groups_in(&status).any(|group| group == gid))
 }
 
 fn groups_in(status: &str) -> impl Iterator<Item = u32> {

@@ -325,15 +325,11 @@ impl FileContents {
             Some(attr) if append => attr.size,
             _ => offset,
         };
-        if start >= limit && limit != u64::MAX {
-            self.task().kernel.raise(libc::SIGXFSZ);
-            return Err(Errno::FBIG);
-        }
         let largest = ofd.mount().limits().file_size;
+        let room = self.within_limit(start, largest.saturating_sub(start))?;
         if !append && start >= largest {
             return Err(Errno::FBIG);
         }
-        let room = (limit - start).min(largest - start.min(largest));
         let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
         let at = if append {
             fs.append(ino, data)?

@@ -6,9 +6,9 @@
 use super::{PRIVATE, Pass};
 use crate::names_below::{KnownNames, busy_mark, is_before, is_before_mark};
 use crate::objects::{Below, each_entry, has_changed, stamp};
-use crate::pass::{Dir, Extra, NAMES_MAX, NameBelow, list_names};
+use crate::pass::{Dir, Extra, NAMES_MAX, NameBelow};
 use backing::{Backing, Identity};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Attr, Backed, Errno, FileKind, Ino, ROOT, RenameFlags, Residence, Result, Timestamp};
 
@@ -166,7 +166,10 @@ impl<P: Backed, B: Backing> Pass<'_, P, B> {
     /// have changed them meanwhile.
     pub(super) fn has_compared_names(&self, dir: Ino, object: Ino) -> Result<bool> {
         match self.compared.get(&dir) {
-            Some(names) => Ok(list_names(self.backing, object)?.iter().eq(names)),
+            Some(names) => {
+                let found = vfs::names_in(self.backing, object)?;
+                Ok(BTreeSet::from_iter(found) == *names)
+            }
             None => Ok(true),
         }
     }
@@ -423,8 +426,7 @@ impl<P: Backed, B: Backing> Pass<'_, P, B> {
                 Ok(()) => self.note_no_name((extra.place.0, &extra.place.1)),
                 Err(Errno::NOENT) => {}
                 // Names of others are in it, so it stays with these, and the pool gets it again.
-                Err(Errno::NOTEMPTY) if self.is_nothing_left() => {}
-                Err(Errno::NOTEMPTY) if self.has_held => {}
+                Err(Errno::NOTEMPTY) if self.has_held || self.is_nothing_left() => {}
                 // Directories with such names are compared again.
                 Err(Errno::BUSY | Errno::NOTEMPTY) => _ = self.wait_for_extras(),
                 Err(e) => {
@@ -437,7 +439,7 @@ impl<P: Backed, B: Backing> Pass<'_, P, B> {
 
     /// Whether no name has to wait for a later pass.
     fn is_nothing_left(&self) -> bool {
-        !self.has_held && self.waiting.is_empty() && self.failed.is_empty()
+        self.waiting.is_empty() && self.failed.is_empty()
     }
 
     fn remove_extra(&mut self, extra: &Extra) -> Result<()> {

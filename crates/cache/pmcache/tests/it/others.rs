@@ -46,6 +46,28 @@ fn check(fs: &Tested, path: &str) {
     compare_below(fs, "names of others");
 }
 
+/// Returns a cache in whose directory `dir` programs have made, replaced and removed a file.
+fn changed() -> (Below, Tested) {
+    let below = empty();
+    let dir = make(&below, ROOT, "dir", NewKind::Dir);
+    file(&below, dir, "gone", b"it");
+    file(&below, dir, "old", b"old");
+    let fs = fresh(&below);
+    file(&fs, find(&fs, "dir"), "new", b"new");
+    file(&fs, find(&fs, "dir"), "old.new", b"new");
+    rename(&fs, "dir/old.new", "dir/old");
+    remove(&fs, "dir/gone");
+    (below, fs)
+}
+
+/// Others add a directory to `dir`, and write-back changes only what programs have changed.
+fn others_add_a_project(below: &Below, fs: &Tested) {
+    project(below, "dir");
+    check(fs, "dir/project/source");
+    assert_eq!(names(below, "dir"), ["new", "old", "project"]);
+    assert_eq!(content(&**below, "dir/old"), b"new");
+}
+
 #[test]
 fn what_others_add_while_a_pass_runs_stays() {
     for call in [ModelCall::Create, ModelCall::Write, ModelCall::Rename, ModelCall::Unlink] {
@@ -70,48 +92,26 @@ fn what_others_add_while_a_pass_runs_stays() {
 /// A pass that fails leaves directories busy.
 #[test]
 fn what_others_add_after_a_pass_that_failed_stays() {
-    let below = empty();
-    let dir = make(&below, ROOT, "dir", NewKind::Dir);
-    file(&below, dir, "gone", b"it");
-    file(&below, dir, "old", b"old");
-    let fs = fresh(&below);
-    file(&fs, find(&fs, "dir"), "new", b"new");
-    file(&fs, find(&fs, "dir"), "old.new", b"new");
-    rename(&fs, "dir/old.new", "dir/old");
-    remove(&fs, "dir/gone");
+    let (below, fs) = changed();
     below.fail(&[ModelCall::Rename, ModelCall::Link, ModelCall::Unlink], Errno::NOSPC);
     let written = fs.write_back().unwrap();
     assert!(!written.errors.is_empty(), "{written:?}");
     below.heal();
     assert!(fs.pool().residence(find(&fs, "dir")).unwrap().is_busy);
-    project(&below, "dir");
-    check(&fs, "dir/project/source");
-    assert_eq!(names(&below, "dir"), ["new", "old", "project"]);
-    assert_eq!(content(&*below, "dir/old"), b"new");
+    others_add_a_project(&below, &fs);
 }
 
 /// The next server knows them by their times.
 #[test]
 fn what_others_add_after_the_death_of_a_server_stays() {
-    let below = empty();
-    let dir = make(&below, ROOT, "dir", NewKind::Dir);
-    file(&below, dir, "gone", b"it");
-    file(&below, dir, "old", b"old");
-    let fs = fresh(&below);
-    file(&fs, find(&fs, "dir"), "new", b"new");
-    file(&fs, find(&fs, "dir"), "old.new", b"new");
-    rename(&fs, "dir/old.new", "dir/old");
-    remove(&fs, "dir/gone");
+    let (below, fs) = changed();
     below.fail(&[ModelCall::Rename, ModelCall::Unlink], Errno::IO);
     fs.write_back().unwrap();
     below.heal();
     let fs = again(fs);
     // Times below have a resolution of a tick, and marks one of 4 ms.
     std::thread::sleep(std::time::Duration::from_millis(30));
-    project(&below, "dir");
-    check(&fs, "dir/project/source");
-    assert_eq!(names(&below, "dir"), ["new", "old", "project"]);
-    assert_eq!(content(&*below, "dir/old"), b"new");
+    others_add_a_project(&below, &fs);
 }
 
 #[test]

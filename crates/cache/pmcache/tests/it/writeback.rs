@@ -1,9 +1,9 @@
 //! Write-back of pools that hold the tree.
 
-use crate::common::{Below, Whole};
+use crate::common::Below;
 use crate::loading::{
     BLOCK, Tested, again, apply_both, check_counts, compare, empty, evict, fail_at, fill, find,
-    fresh, make, mount, region,
+    fresh, make,
 };
 use backing::model::ModelCall;
 use pmcache::PRIVATE;
@@ -345,8 +345,8 @@ fn a_removed_directory_stays_while_a_file_of_it_is_open() {
 #[test]
 fn a_backing_that_syncs_as_a_whole_is_synced_once_after_an_error() {
     let below = empty();
-    let pool = mount(region(64 << 20));
-    let fs = pmcache::Loading::attach(pool, Whole(below.clone())).unwrap();
+    below.sync_as_whole();
+    let fs = fresh(&below);
     for i in 0..5 {
         file(&fs, ROOT, &format!("f{i}"), b"it");
     }

@@ -8,8 +8,9 @@
 //! the next command does; then no block may be in use that a pool without branches
 //! does not use. Each snapshot beside them shows the tree whose digest is in its name.
 
+use super::Bpfs;
 use super::commands::CommandRun;
-use super::{Bpfs, snapshots};
+use super::snapshots::{self, digest};
 use crate::{mounted, text};
 use bpfs::layout::INODES_PER_BLOCK;
 use crashsim::image::CrashImage;
@@ -21,9 +22,7 @@ use crashsim::target::Target as _;
 use crashsim::workload::POOL_BYTES;
 use pmem::Medium;
 use pool::{DurabilityMode, MountOptions, TreeSource, base_of_branch};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use vfs::script::{Driver, parse};
-use vfs::tree::tree;
 use vfs::{Errno, FileSystem, Ino, ROOT, RenameFlags, Timestamp, clone_tree, remove_tree};
 
 /// The name of the branch.
@@ -53,13 +52,6 @@ const POOL: &str = "mkdir /d; create /a; write /a 0 5000; create /d/b; write /d/
 /// Changes of the branch.
 const CHANGES: &str = "write /a 0 8; unlink /s; rename /d/b /b; create /n; write /n 0 5000; setxattr / user.r 10; \
     chmod / 700; append /b 5000; mkdir /m; create /m/f";
-
-/// Returns the digest of the tree that a file system shows.
-fn digest(fs: &dyn FileSystem) -> Result<String, String> {
-    let mut hasher = DefaultHasher::new();
-    tree(fs).map_err(text)?.hash(&mut hasher);
-    Ok(format!("{:016x}", hasher.finish()))
-}
 
 /// Runs a script.
 fn run(fs: &dyn FileSystem, script: &str) -> Result<(), String> {
@@ -214,7 +206,7 @@ const COMMANDS: [BranchCommand; 7] = [
     BranchCommand {
         name: "create a snapshot after a commit",
         before: Before::Committed,
-        run: |pool, _| pool.create_snapshot(&format!("1-{}", digest(pool)?)).map_err(text),
+        run: snapshots::create,
         done: |before, _| Ok(Digests { snapshots: 2, ..before }),
     },
     BranchCommand {
